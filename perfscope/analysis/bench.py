@@ -106,15 +106,15 @@ def bench_result(
     if scheme.lacking:  # edited, or by another version
         reason = why.entries_lacking(scheme.lacking)
         return None, (missing_figure(Figure.SCHEME, Cause.UNREADABLE, reason=reason),)
-    found = _figures(scheme, records, traced or Traced())
+    bench = _figures(scheme, records, traced or Traced())
     missing = []
-    lost = found.num_ranks - found.num_ranks_recorded
+    lost = bench.num_ranks - bench.num_ranks_recorded
     if lost:
-        total = found.num_ranks
+        total = bench.num_ranks
         missing.append(missing_figure(Figure.RANK_RECORDS, Cause.RANKS_DIED, count=lost, total=total))
     if _is_unseen(scheme, traced or Traced()):
         missing.append(missing_figure(Figure.EXPOSED_COMM, Cause.MPI_NOT_TRACED, reason=why.NO_MPI_IN_TRACES))
-    return found, tuple(missing)
+    return bench, tuple(missing)
 
 
 def _is_unseen(scheme: SchemeRecord, traced: Traced) -> bool:
@@ -133,12 +133,12 @@ class _Pace(Struct, frozen=True, kw_only=True, eq=False):
 def _figures(scheme: SchemeRecord, records: Mapping[int, BenchRecord], traced: Traced) -> BenchResult:
     cycle = _cycle(scheme)
     paces = {
-        rank: _pace(one, traced.spans_ns.get(rank, ()), cycle)
-        for rank, one in _workers(scheme, records).items()
+        rank: _pace(bench, traced.spans_ns.get(rank, ()), cycle)
+        for rank, bench in _workers(scheme, records).items()
     }
     slowest = max(paces.values(), key=lambda pace: pace.typical_ns, default=None)
     counted = slowest.counted if slowest else np.empty(0, dtype=np.int64)
-    num_steps = max((_durations(one).size for one in records.values()), default=0)
+    num_steps = max((_durations(record).size for record in records.values()), default=0)
     first, last = _losses(records)
     recorded = recorded_bytes(scheme, records, num_steps, traced.bytes)
     unseen = _is_unseen(scheme, traced)
@@ -150,7 +150,7 @@ def _figures(scheme: SchemeRecord, records: Mapping[int, BenchRecord], traced: T
         "last_loss": last,
         "held_out_loss": records.get(0, BenchRecord()).held_out_loss,
         "peak_rss_bytes": max(
-            (one.peak_rss_bytes for one in records.values() if one.peak_rss_bytes),
+            (bench_record.peak_rss_bytes for bench_record in records.values() if bench_record.peak_rss_bytes),
             default=None,
         ),
         "exposed_comm_ns": None if unseen else traced.exposed_comm_ns,
@@ -241,10 +241,12 @@ def _typical(durations: Int64, counted: NDArray[np.bool_], cycle: int) -> float:
 
 def _workers(scheme: SchemeRecord, records: Mapping[int, BenchRecord]) -> dict[int, BenchRecord]:
     """Ranks whose steps tell the speed."""
-    found = {rank: one for rank, one in records.items() if _durations(one).size}
+    found = {rank: bench for rank, bench in records.items() if _durations(bench).size}
     if not scheme.is_asynchronous:
         return found
-    learning = {rank: one for rank, one in found.items() if any(loss is not None for loss in one.losses)}
+    learning = {
+        rank: record for rank, record in found.items() if any(loss is not None for loss in record.losses)
+    }
     return learning or found  # none has a loss where all are no numbers
 
 
@@ -261,7 +263,7 @@ def _samples_per_s(scheme: SchemeRecord, paces: Mapping[int, _Pace]) -> float | 
 
 def _losses(records: Mapping[int, BenchRecord]) -> tuple[float | None, float | None]:
     """Training loss of the run's beginning and end."""
-    rows = [one.losses for _, one in sorted(records.items())]
+    rows = [bench.losses for _, bench in sorted(records.items())]
     by_step = []
     for step in range(max(map(len, rows), default=0)):
         known = [loss for row in rows if step < len(row) and (loss := row[step]) is not None]

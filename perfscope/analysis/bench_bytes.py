@@ -191,7 +191,7 @@ def wire_bytes(scheme: SchemeRecord, records: Mapping[int, BenchRecord], num_ste
 
     One rank of each host tells. On one host other interfaces carry somebody else's bytes: they are left out.
     """
-    hosts = {place.rank: place.host for place in scheme.places}
+    hosts = {rank_place.rank: rank_place.host for rank_place in scheme.places}
     by_host: dict[str, Mapping[str, InterfaceBytes]] = {}
     for rank in sorted(records):
         by_host.setdefault(hosts.get(rank, "?"), records[rank].interfaces)

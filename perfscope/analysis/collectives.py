@@ -78,12 +78,16 @@ def analyze_collectives(
     for key, group in sorted(record.groups.items()):
         # A receive's partner is a send: both ends share one match, each looks at its own row.
         found = matched.get(key._replace(collective=SEND) if key.collective == RECV else key)
-        judged = None if found is None else [judge(key, window, one, hosts, clocks) for window, one in found]
+        judged = (
+            None
+            if found is None
+            else [judge(key, window, matched_calls, hosts, clocks) for window, matched_calls in found]
+        )
         results.append(_sum_up(key, group, judged, world_size))
         missing.extend(_unsized(results[-1]))
         if judged and key.collective != RECV:
             matches.extend(judged)
-            calls.extend(call for one in judged for call in one.calls())
+            calls.extend(call for judged_calls in judged for call in judged_calls.calls())
             missing.extend(_unmatched(key, group, judged))
     in_calls, waiting = _union_means(matches)
     return CommAnalysis(
@@ -135,10 +139,10 @@ def _union_means(matches: Sequence[JudgedCalls]) -> tuple[int | None, int | None
     Both are unions: calls of two groups, or of two threads of the backend, overlap.
     """
     spans: dict[int, list[tuple[Int64, Int64, Int64]]] = defaultdict(list)
-    for one in matches:
-        for row, rank in enumerate(one.ranks):
-            enter = one.last_entry - one.lead[row]
-            spans[rank].append((enter, enter + one.wait[row], enter + one.duration[row]))
+    for calls in matches:
+        for row, rank in enumerate(calls.ranks):
+            enter = calls.last_entry - calls.lead[row]
+            spans[rank].append((enter, enter + calls.wait[row], enter + calls.duration[row]))
     if not spans:
         return None, None
     in_calls = waiting = 0
@@ -222,13 +226,13 @@ class _Transfer(Struct, frozen=True, kw_only=True):
     @classmethod
     def of(cls, key: GroupKey, judged: Sequence[JudgedCalls], num_ranks: int) -> _Transfer | None:
         own = {SEND: slice(0, 1), RECV: slice(1, 2)}.get(key.collective, slice(None))
-        num_calls = sum(len(one.seq) for one in judged)
+        num_calls = sum(len(judged_calls.seq) for judged_calls in judged)
         if num_calls == 0:
             return None
         total = sum(int(one.transfer.sum()) for one in judged)
         late: Counter[int] = Counter()
-        for one in judged:
-            late.update(one.ranks[row] for row in one.late_row.tolist())
+        for calls in judged:
+            late.update(calls.ranks[row] for row in calls.late_row.tolist())
         # A pair has one rank of each side per call; a collective has all of its ranks.
         wait = sum(int(one.wait[own].sum()) for one in judged) / num_ranks
         moved = sum(int(one.size[one.size >= 0].sum()) for one in judged)
@@ -260,7 +264,7 @@ def _unsized(result: CollectiveResult) -> list[Missing]:
 
 
 def _unmatched(key: GroupKey, group: GroupCalls, judged: Sequence[JudgedCalls]) -> list[Missing]:
-    number = sum(one.num_unmatched for one in judged)
+    number = sum(judged_calls.num_unmatched for judged_calls in judged)
     if not number:
         return []
     total = sum(len(calls.enter) for window in group.windows.values() for calls in window)

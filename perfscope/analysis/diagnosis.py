@@ -55,7 +55,7 @@ def analyze_why(
     lines = ranks.traces.lines
     if not lines.lines:
         return Why()
-    words = advice.training(source.rank_records)
+    training_advice = advice.training(source.rank_records)
     hosts = {line.rank: line.host for ranks in lines.lines.values() for line in ranks.values()}
     replays, no_replay = make_replays(lines.lines, comm.matches, comm.clocks)
     analyzed, machines = machine
@@ -65,7 +65,7 @@ def analyze_why(
         lines.layers,
         analyzed.rooflines if analyzed is not None else (),
         remote_ranks(analyzed, machines),
-        wording=words,
+        wording=training_advice,
     )
     pop, no_pop = efficiency(replays, hosts, communicates=bool(comm.collectives))
     waits = analyze_waits(
@@ -77,7 +77,7 @@ def analyze_why(
         times=ranks.times,
         world_size=world_size(source.run, source.rank_records),
         parameters=ranks.parameters,
-        loader=words.loader,
+        loader=training_advice.loader,
     )
     paths, no_path = analyze_critical(lines, comm.matches, comm.clocks, source)
     return Why(

@@ -146,9 +146,9 @@ def _usable_traces(source: RunSource, ranks: RankFiles) -> tuple[RankFiles, NoWi
 def _without_unobservable(source: RunSource, ranks: RankFiles) -> RankFiles:
     """Parts of the step that are 0 only because the framework's trace cannot show them are no figures."""
     reasons = advice.training(source.rank_records).untold
-    known = [rank.breakdown_ns for rank in ranks.results if rank.breakdown_ns is not None]
-    parts = tuple(part for part in reasons if not any(getattr(breakdown, part) for breakdown in known))
-    if not known or not parts:
+    breakdowns = [rank.breakdown_ns for rank in ranks.results if rank.breakdown_ns is not None]
+    parts = tuple(part for part in reasons if not any(getattr(breakdown, part) for breakdown in breakdowns))
+    if not breakdowns or not parts:
         return ranks
     missing = [
         missing_figure(Figure.STEP_PART, Cause.NOT_IN_TRACE_FORMAT, part=part, reason=reasons[part])
@@ -258,14 +258,14 @@ def _missing_of_run(
     layers_missing: Sequence[Missing],
     no_window: NoWindow | None,
 ) -> list[Missing]:
-    told = told_by_probes(source.rank_records)
+    missings = told_by_probes(source.rank_records)
     missing = [*run_in_progress(source.run), *ranks.missing]
     if not source.ranks:
         words = "".join(f" {note}" for note in source.run.attach_notes)
         missing.append(missing_figure(Figure.TRAINING, Cause.NO_RANK_ATTACHED, notes=words.rstrip()))
     if source.ranks and no_window is not None:
-        missing.append(of_windows(told, no_window))
-        told = without_windows(told)
+        missing.append(of_windows(missings, no_window))
+        missings = without_windows(missings)
     missing.extend(dropped_parts(source.notes))
     missing.extend(empty_windows(source.summaries(), source.ranks))
     missing.extend(_ranks_without(ranks))
@@ -273,17 +273,17 @@ def _missing_of_run(
     if ranks.num_unmarked:
         missing.append(missing_figure(Figure.STEP_BOUNDARIES, Cause.NO_STEP_MARKS))
     if ranks.num_windows:
-        named = {entry.figure for entry in told if not entry.ranks}
+        named = {entry.figure for entry in missings if not entry.ranks}
         missing.extend(entry for entry in layers_missing if entry.figure not in named)
         if any(entry.figure is Figure.LAYERS for entry in missing):  # then there are none of some operators
-            told = [entry for entry in told if not _is_of_some_layers(entry)]
+            missings = [entry for entry in missings if not _is_of_some_layers(entry)]
         if not comm.collectives:
             missing.append(missing_figure(Figure.COLLECTIVES, Cause.NO_COMMUNICATION))
     missing.extend(comm.missing)
     if comm.clocks.unlinked:
         hosts = tuple(comm.clocks.unlinked)
         missing.append(missing_figure(Figure.CLOCKS, Cause.CLOCKS_UNLINKED, hosts=hosts))
-    missing.extend(told)
+    missing.extend(missings)
     missing.extend(step_notes(source.rank_records))
     if source.ranks and all(rank.overhead_ns is None for rank in ranks.results):
         cause = Cause.IMPORTED if source.run.is_imported else Cause.NO_RANK_FINISHED

@@ -102,7 +102,7 @@ def calibrate(
     suggestion = _suggestion(trials)
     length = len(logs) - 1
     residuals = logs - slope * np.arange(len(logs))
-    found = Calibration(
+    calibration = Calibration(
         num_runs=len(usable),
         left_out=left_out,
         fingerprint=usable[0].fingerprint,
@@ -121,7 +121,11 @@ def calibrate(
         suggestion=suggestion,
         sees_target=suggestion is not None and _keeps_to_both(suggestion),
     )
-    return replace(found, headline=_headline(found), sentences=tuple(_sentences(found, settings, residuals)))
+    return replace(
+        calibration,
+        headline=_headline(calibration),
+        sentences=tuple(_sentences(calibration, settings, residuals)),
+    )
 
 
 def _keeps_to_both(trial: CheckTrial) -> bool:
@@ -137,11 +141,11 @@ def _suggestion(trials: Sequence[CheckTrial]) -> CheckTrial | None:
     # Half a per cent more that is seen is not worth another pair.
     return min(
         quiet,
-        key=lambda one: (
-            math.ceil(one.visible / 0.005) if one.visible is not None else math.inf,
-            one.false_alarms if one.visible is None else 0.0,
-            one.pairs,
-            one.threshold,
+        key=lambda check_trial: (
+            math.ceil(check_trial.visible / 0.005) if check_trial.visible is not None else math.inf,
+            check_trial.false_alarms if check_trial.visible is None else 0.0,
+            check_trial.pairs,
+            check_trial.threshold,
         ),
         default=None,
     )
@@ -163,8 +167,10 @@ def _usable(
             fit.append(run)
     prints = Counter(run.fingerprint for run in fit)
     alike = {
-        one: sum(num for two, num in prints.items() if not one.differences(two, settings.allow))
-        for one in prints
+        fingerprint: sum(
+            num for two, num in prints.items() if not fingerprint.differences(two, settings.allow)
+        )
+        for fingerprint in prints
     }
     common = max(alike, key=lambda one: alike[one], default=Fingerprint())
     kept = []
@@ -219,41 +225,45 @@ def _too_few(num: int, left_out: tuple[ExcludedRun, ...], settings: Settings) ->
     )
 
 
-def _headline(found: Calibration) -> str:
-    best = found.suggestion
+def _headline(calibration: Calibration) -> str:
+    best = calibration.suggestion
     if best is None:
         return words.NO_TRIAL
     check, wrong = words.check(best.pairs, best.threshold), _wrong(best)
-    if found.sees_target:
+    if calibration.sees_target:
         return words.use(check, wrong, [(effect, best.finds(effect)) for effect in (TARGET, 2 * TARGET)])
-    most = max(trial.pairs for trial in found.trials)
+    most = max(trial.pairs for trial in calibration.trials)
     if best.false_alarms > MOST_FALSE_ALARMS:
         return words.too_noisy(most, check, wrong, best.visible)
     return words.not_reliable(TARGET, most, check, wrong, best.visible)
 
 
-def _sentences(found: Calibration, settings: Settings, logs: Floats) -> list[str]:
+def _sentences(calibration: Calibration, settings: Settings, logs: Floats) -> list[str]:
     """What else there is to know.
 
     Args:
         logs: log step_p10 without the drift, shape (runs,).
     """
     sentences = []
-    best = found.suggestion
+    best = calibration.suggestion
     if best:
         most = best.most if best.most > best.pairs else None
         sentences.append(words.cost(best.needed, best.needed_slower, TARGET, most))
-    if best and found.sees_target and best.visible is not None and best.sure is not None:
+    if best and calibration.sees_target and best.visible is not None and best.sure is not None:
         sentences.append(words.smallest(best.visible, best.sure))
     own = settings.metrics[DECIDES].threshold
-    sentences += _as_configured(found, settings, len(logs))
-    largest = max((trial.pairs for trial in found.trials), default=0)
-    if best and not found.sees_target and largest < PAIRS[-1]:
+    sentences += _as_configured(calibration, settings, len(logs))
+    largest = max((trial.pairs for trial in calibration.trials), default=0)
+    if best and not calibration.sees_target and largest < PAIRS[-1]:
         sentences.append(words.more_runs(PAIRS[-1]))
-    if found.drift is not None and found.drift_low is not None and found.drift_high is not None:
-        drifts = found.drift_low > 0 or found.drift_high < 0
-        if drifts and abs(found.drift) > own / 2:
-            sentences.append(words.drift(found.drift))
+    if (
+        calibration.drift is not None
+        and calibration.drift_low is not None
+        and calibration.drift_high is not None
+    ):
+        drifts = calibration.drift_low > 0 or calibration.drift_high < 0
+        if drifts and abs(calibration.drift) > own / 2:
+            sentences.append(words.drift(calibration.drift))
     wild = _wild(logs)
     if wild:
         sentences.append(words.outliers(wild, len(logs)))
@@ -262,13 +272,17 @@ def _sentences(found: Calibration, settings: Settings, logs: Floats) -> list[str
     return sentences
 
 
-def _as_configured(found: Calibration, settings: Settings, num_runs: int) -> list[str]:
-    least = fewest_pairs(found.alpha)
+def _as_configured(calibration: Calibration, settings: Settings, num_runs: int) -> list[str]:
+    least = fewest_pairs(calibration.alpha)
     if settings.pairs < least:
-        return [words.proves_nothing(settings.pairs, found.alpha, least)]
-    if found.current is None:
+        return [words.proves_nothing(settings.pairs, calibration.alpha, least)]
+    if calibration.current is None:
         return [words.runs_needed(settings.pairs, num_runs)]
-    return [] if found.current is found.suggestion else [words.as_configured(describe(found.current))]
+    return (
+        []
+        if calibration.current is calibration.suggestion
+        else [words.as_configured(describe(calibration.current))]
+    )
 
 
 def describe(trial: CheckTrial) -> str:

@@ -73,7 +73,7 @@ def judge(
         stopped=stopped,
         alpha=settings.alpha,
         left_out=tuple(lost),
-        fingerprint=next((one.fingerprint for one in (*head.runs, *base.runs)), None),
+        fingerprint=next((run.fingerprint for run in (*head.runs, *base.runs)), None),
         settings=_as_written(settings),
     )
     refused = failed or _why_failed(base, head, lost)
@@ -103,11 +103,11 @@ def judge(
 
 def incomparable(base: Side, head: Side, allowed: Collection[str]) -> list[str]:
     """Why the sides may not be compared, in sentences; [] if they may."""
-    reference, *others = (*base.runs, *head.runs) or (None,)
+    reference, *runs = (*base.runs, *head.runs) or (None,)
     if reference is None:
         return []
     sentences: dict[str, str] = {}  # by field: the first run that differs
-    for run in others:
+    for run in runs:
         for field, mine, theirs in reference.fingerprint.differences(run.fingerprint, allowed):
             text = words.not_comparable(field, (reference.name, mine), (run.name, theirs))
             sentences.setdefault(field, text)
@@ -118,10 +118,10 @@ def _too_few(
     base: Side, head: Side, num_pairs: int, needed: int, lost: Sequence[ExcludedRun], planned: int
 ) -> str:
     """Fewer runs than a verdict needs."""
-    sides = {one.side for one in lost if one.disturbed}
+    sides = {excluded_run.side for excluded_run in lost if excluded_run.disturbed}
     num_disturbed = sum(one.disturbed for one in lost)
-    others = [run for side in (base, head) for run in side.runs if run.side not in sides]
-    not_chance = num_disturbed >= MANY_OF_ONE_SIDE and sum(run.clean is True for run in others) >= ENOUGH
+    runs = [run for side in (base, head) for run in side.runs if run.side not in sides]
+    not_chance = num_disturbed >= MANY_OF_ONE_SIDE and sum(run.clean is True for run in runs) >= ENOUGH
     return words.too_few(
         ((base.label, len(base.runs)), (head.label, len(head.runs))),
         num_pairs,
@@ -138,7 +138,7 @@ def _headline(result: CheckResult) -> str:
     assert deciding is not None
     if result.outcome is Outcome.INCONCLUSIVE:
         return words.inconclusive(result.reasons)
-    failing = [one for one in result.metrics if one.fails]
+    failing = [verdict for verdict in result.metrics if verdict.fails]
     if failing and deciding not in failing:
         return words.worse_metric(failing[0].metric.title, failing[0].worse, _proof(failing[0]))
     if deciding.worse is None or deciding.base is None or deciding.head is None:
@@ -189,7 +189,7 @@ def _per_sample(base: Side, head: Side) -> tuple[Side, Side, tuple[str, ...]]:
     if not first or not second or first == second:
         return base, head, ()
     factor = first / second
-    times = {one.id for one in METRICS.values() if one.unit in ("ns", "joules")}
+    times = {metric.id for metric in METRICS.values() if metric.unit in ("ns", "joules")}
     runs = tuple(
         replace(
             run,
@@ -224,7 +224,9 @@ def _unlike(base: Side, head: Side, lost: Sequence[ExcludedRun]) -> list[str]:
     """Why runs that are left speak for less than they seem to."""
     reasons = []
     for side, own in ((BASE, base), (HEAD, head)):
-        failures = [one for one in lost if one.side == side and not one.disturbed]
+        failures = [
+            excluded_run for excluded_run in lost if excluded_run.side == side and not excluded_run.disturbed
+        ]
         if failures:
             num = len(own.runs) + len(failures)
             reasons.append(words.runs_failed(len(failures), num, own.label, failures[0].reason))
@@ -309,9 +311,9 @@ def _verdict(
     step = float(np.median([run.metrics[DECIDES] for run in base.runs]))
     if pairs:
         changes = [
-            _change(metric, one.metrics[metric.id], other.metrics[metric.id], one.metrics[DECIDES])
-            for one, other in pairs
-            if metric.id in one.metrics and metric.id in other.metrics
+            _change(metric, figures.metrics[metric.id], other.metrics[metric.id], figures.metrics[DECIDES])
+            for figures, other in pairs
+            if metric.id in figures.metrics and metric.id in other.metrics
         ]
         if None in changes:
             return replace(verdict, reason=metric_words.ZEROS)
@@ -436,14 +438,14 @@ def _outcome(verdicts: Sequence[MetricVerdict], unlike: Sequence[str]) -> tuple[
     if any(one.fails for one in verdicts):
         return Outcome.REGRESSION, list(unlike)
     open_ones = [
-        words.not_known(one.metric.title, one.reason)
-        for one in verdicts
-        if one.metric.severity == "error" and one.state == "unknown"
+        words.not_known(verdict.metric.title, verdict.reason)
+        for verdict in verdicts
+        if verdict.metric.severity == "error" and verdict.state == "unknown"
     ]
     open_ones += [
-        words.unproven_metric(one.metric.title, one.reason)
-        for one in verdicts
-        if one.metric.severity == "error" and one.state == "unproven"
+        words.unproven_metric(metric_verdict.metric.title, metric_verdict.reason)
+        for metric_verdict in verdicts
+        if metric_verdict.metric.severity == "error" and metric_verdict.state == "unproven"
     ]
     reasons = [*open_ones, *unlike]
     return (Outcome.INCONCLUSIVE if reasons else Outcome.PASS), reasons

@@ -81,12 +81,12 @@ def measure_run(path: Path, name: str) -> RunFigures:
         composition=study.composition,
         layers=tuple(
             LayerTime(
-                layer=one.layer,
-                forward_ns=one.forward_ns,
-                backward_ns=one.backward_ns,
-                module_type=one.module_type or "",
+                layer=layer.layer,
+                forward_ns=layer.forward_ns,
+                backward_ns=layer.backward_ns,
+                module_type=layer.module_type or "",
             )
-            for one in analysis.layers
+            for layer in analysis.layers
         ),
         collectives=_collectives(analysis),
         surroundings=surroundings(reader, study, analysis, steps),
@@ -119,7 +119,7 @@ def disturbed_share(machine: MachineAnalysis) -> float:
     if start is None or end is None or end <= start:
         return 0.0
     shares = []
-    for host in {one.host for one in machine.disturbances}:
+    for host in {disturbance.host for disturbance in machine.disturbances}:
         inside = sorted(
             (max(one.start_ns, start), min(one.end_ns, end))
             for one in machine.disturbances
@@ -149,12 +149,12 @@ def _metrics(
     """Metrics by id, and why others are absent."""
     found = step_metrics([own.counted for own in steps.values()])
     absent = {id_: ABSENT[id_] for id_ in ("step_p10", "step_mean", "stalls") if id_ not in found}
-    waits = [one.input_wait_ns for one in analysis.ranks if one.input_wait_ns is not None]
+    waits = [rank.input_wait_ns for rank in analysis.ranks if rank.input_wait_ns is not None]
     memory = [meta.memory.peak_rss_bytes for meta in metas.values()]
     device = [meta.memory.peak_device_bytes for meta in metas.values()]
-    joules = math.fsum(one.joules for one in analysis.machine.energy) if analysis.machine else 0.0
+    joules = math.fsum(energy.joules for energy in analysis.machine.energy) if analysis.machine else 0.0
     num_steps = max((len(own.durations) for own in steps.values()), default=0)
-    no_speed = [cause_text(one) for one in analysis.missing if one.figure is Figure.THROUGHPUT]
+    no_speed = [cause_text(missing) for missing in analysis.missing if missing.figure is Figure.THROUGHPUT]
     figures = {
         "throughput": study.samples_per_s,
         "input_wait": math.fsum(waits) / len(waits) if waits else None,
@@ -219,9 +219,11 @@ def _phases(tables: Mapping[int, pa.Table], steps: Mapping[int, RankSteps]) -> P
 def _collectives(analysis: RunAnalysis) -> tuple[CollectiveUse, ...]:
     steps = max((rank.num_traced_steps for rank in analysis.ranks), default=0)
     groups: dict[str, list[tuple[float, float | None, float, float | None]]] = defaultdict(list)
-    for one in analysis.collectives if steps else ():
-        name = f"{one.collective} over {one.group_size} {plural('rank', one.group_size)}"
-        groups[name].append((one.count, one.bytes, one.duration_ns, one.transfer_ns))
+    for collective in analysis.collectives if steps else ():
+        name = f"{collective.collective} over {collective.group_size} {plural('rank', collective.group_size)}"
+        groups[name].append(
+            (collective.count, collective.bytes, collective.duration_ns, collective.transfer_ns)
+        )
     return tuple(
         CollectiveUse(
             name=name,
@@ -254,7 +256,7 @@ def _problem(study: StudyRun, analysis: RunAnalysis) -> str:
         return words.NO_RANK
     if expected and seen < expected:
         return words.ranks_missing(seen, expected)
-    unfinished = [one.rank for one in analysis.ranks if one.finished is False]
+    unfinished = [rank.rank for rank in analysis.ranks if rank.finished is False]
     if unfinished:
         return words.unfinished(unfinished[0])
     return ""

@@ -108,7 +108,9 @@ def collect(run_dirs: Sequence[Path], target: Path) -> Collected:
     held = read_parts(target) if present else ()
     there = _processes(target) if present else ()
     parts = [*held, *(part for source in sources for part in source.parts)]
-    require_one_run(parts, [(target, there), *((one.path, one.processes) for one in sources)])
+    require_one_run(
+        parts, [(target, there), *((merge_source.path, merge_source.processes) for merge_source in sources)]
+    )
     if not present:
         create_run_dir(target, name=target.name, force=False)
     with _one_line(target):
@@ -224,7 +226,7 @@ def _copy_ranks(source: MergeSource, target: Path) -> Tally:
             kept += 1
     return Tally(
         path=source.path,
-        ranks=tuple(sorted({one.rank for one in source.processes})),
+        ranks=tuple(sorted({rank_process.rank for rank_process in source.processes})),
         num_copied=copied,
         num_replaced=replaced,
         num_kept=kept,

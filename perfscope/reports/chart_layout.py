@@ -228,12 +228,12 @@ def roof_labels(
     taken = [(x - r, y - r, x + r, y + r) for (x, y), r in zip(spots, sizes, strict=True)]
     corners = [(x * width / 100, y * height / 100) for x, y in roof_line(chart, frame)]
     taken += _along(corners) + _word_boxes(chart, width, height, letter * 1.15)
-    found: list[PointLabel] = []
+    labels: list[PointLabel] = []
     named: list[tuple[str, float, float]] = []
     for index, point in enumerate(chart.points):
         x, y = spots[index]
         twin = any(name == point.label and abs(x - u) + abs(y - v) < 90 for name, u, v in named)
-        if len(found) >= most or twin:
+        if len(labels) >= most or twin:
             continue
         text = path_end(point.label, letters)
         place = _free_place((x, y), sizes[index], len(text) * letter, (width, height), taken)
@@ -242,8 +242,8 @@ def roof_labels(
             taken.append(box)
             named.append((point.label, x, y))
             at = {"x": 100 * x / width, "y": 100 * y / height, "right": right, "up": up}
-            found.append(PointLabel(**at, anchor=anchor, text=text))
-    return found
+            labels.append(PointLabel(**at, anchor=anchor, text=text))
+    return labels
 
 
 def _free_place(
@@ -315,13 +315,13 @@ def roof_words(chart: RooflineChart, letter: float = LETTER) -> RoofWords:
 
 
 def _word_boxes(chart: RooflineChart, width: float, height: float, letter: float) -> list[Rectangle]:
-    words = roof_words(chart, 100 * letter / width)
+    roof = roof_words(chart, 100 * letter / width)
     boxes = []
-    for (x, y), text in ((words.peak, chart.peak_text), (words.memory, chart.bandwidth_text)):
+    for (x, y), text in ((roof.peak, chart.peak_text), (roof.memory, chart.bandwidth_text)):
         right, up = x * width / 100 - 4, y * height / 100
         boxes.append((right - len(text) * letter - 10, up - 4, right, up + 20))
-    if words.below:
-        left, down = words.memory[0] * width / 100 + 8, words.memory[1] * height / 100
+    if roof.below:
+        left, down = roof.memory[0] * width / 100 + 8, roof.memory[1] * height / 100
         boxes[1] = (left, down - 20, left + len(chart.bandwidth_text) * letter + 6, down + 4)
     return boxes
 

@@ -226,20 +226,20 @@ def _findings(block: FindingList, width: int, style: Style) -> Iterator[str]:
 
 
 def _bars(chart: StackedBars, width: int, style: Style) -> Iterator[str]:
-    shown = chart.bars
-    if len(shown) > MOST_BARS:
-        shown = tuple(sorted(shown, key=lambda bar: -bar.total)[:MOST_BARS])
-    names = min(max(cells(bar.label) for bar in shown), 24)
-    totals = max(cells(bar_end(chart, bar)) for bar in shown)
+    bars = chart.bars
+    if len(bars) > MOST_BARS:
+        bars = tuple(sorted(bars, key=lambda bar: -bar.total)[:MOST_BARS])
+    names = min(max(cells(bar.label) for bar in bars), 24)
+    totals = max(cells(bar_end(chart, bar)) for bar in bars)
     room = width - names - totals - 6
-    for bar in shown:
+    for bar in bars:
         columns = bar_columns(bar.values, chart.longest, room)
         drawn = "".join(style.part(p.key, FILL[p.key] * n) for p, n in zip(chart.parts, columns, strict=True))
         space = " " * (room - sum(columns))
         total = pad(bar_end(chart, bar), totals, right=True)
         yield f"  {pad(fit(bar.label, names), names)}  {drawn}{space}  {total}"
-    if len(chart.bars) > len(shown):
-        yield style.quiet(f"  Here only the {len(shown)} slowest.")
+    if len(chart.bars) > len(bars):
+        yield style.quiet(f"  Here only the {len(bars)} slowest.")
     yield from _legend(used_parts(chart), width, style)
 
 

@@ -124,16 +124,17 @@ def analyze_machine(source: RunSource, training: Training) -> tuple[MachineAnaly
     found = _Found()
     for host in open_hosts(source, training.steps):
         found.add(host, source, training)
-    stacks = [one for name in source.hosts if (one := source.stacks(name)) is not None]
+    stacks = [stacks_record for name in source.hosts if (stacks_record := source.stacks(name)) is not None]
     known = any(host.topology.document or not host.ceilings.is_empty for host in found.hosts)
     if not (found.sampled or known or stacks):
         return None, []
     windows = _windows(training.windows)
-    bounds = tuple((one.window, one.start_ns, one.end_ns) for one in windows)
+    bounds = tuple((window.window, window.start_ns, window.end_ns) for window in windows)
     own_bounds = {
-        host.name: tuple((one.window, *one.on(host.name)) for one in windows) for host in found.hosts
+        host.name: tuple((traced_window.window, *traced_window.on(host.name)) for traced_window in windows)
+        for host in found.hosts
     }
-    disturbances = [one for own in found.looks for one in own.disturbances]
+    disturbances = [disturbance for own in found.looks for disturbance in own.disturbances]
     effects = with_effects(disturbances, found.sampled, own_bounds)
     verdict = judge(found.looks, effects.disturbances, len(windows))
     num_hosts = len({record.host for record in source.rank_records.values()})
@@ -176,13 +177,13 @@ def analyze_machine(source: RunSource, training: Training) -> tuple[MachineAnaly
 def _windows(facts: Sequence[WindowFacts]) -> tuple[TracedWindow, ...]:
     """Each traced window over all ranks."""
     found: dict[int, list[WindowFacts]] = {}
-    for one in facts:
-        if one.steps and not one.whole_file:
-            found.setdefault(one.window, []).append(one)
+    for window in facts:
+        if window.steps and not window.whole_file:
+            found.setdefault(window.window, []).append(window)
     return tuple(
         TracedWindow(
             window=number,
-            start_ns=min(one.steps[0].start_ns for one in members),
+            start_ns=min(window_facts.steps[0].start_ns for window_facts in members),
             end_ns=max(one.steps[-1].end_ns for one in members),
             num_steps=max(len(one.steps) for one in members),
             of_host={
@@ -198,7 +199,7 @@ def _windows(facts: Sequence[WindowFacts]) -> tuple[TracedWindow, ...]:
 
 
 def _num_samples(training: Training) -> float | None:
-    steps = max((len(one.durations) for one in training.steps.values()), default=0)
+    steps = max((len(rank_steps.durations) for rank_steps in training.steps.values()), default=0)
     return training.samples_per_step * steps if training.samples_per_step and steps else None
 
 

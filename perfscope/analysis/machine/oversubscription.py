@@ -34,11 +34,11 @@ def oversubscriptions(host: Host) -> list[Oversubscription]:
 
     Ranks whose device is a GPU compute little on the CPU and are left out.
     """
-    known = [rank for rank in host.ranks if rank.num_threads is not None and rank.gpu is None]
-    if not known:
+    ranks = [rank for rank in host.ranks if rank.num_threads is not None and rank.gpu is None]
+    if not ranks:
         return []
     groups: dict[frozenset[int], list[HostRank]] = defaultdict(list)
-    for rank in known:
+    for rank in ranks:
         groups[rank.affinity or host.topology.online].append(rank)
     found = [
         one
@@ -47,13 +47,13 @@ def oversubscriptions(host: Host) -> list[Oversubscription]:
     ]
     limit = host.topology.cpu_limit
     if limit is not None and limit < len(frozenset[int]().union(*groups)):
-        quota = _judged(host, known, limit, f"a quota of {limit:g} CPUs")
+        quota = _judged(host, ranks, limit, f"a quota of {limit:g} CPUs")
         return [quota] if quota is not None else found
     if found or len(groups) < 2:
         return found
     everything = frozenset[int]().union(*groups)  # overlapping, but not equal, sets of CPUs
-    whole = _judged(host, known, float(len(everything)), f"CPUs {format_cpulist(everything)}")
-    return [whole] if whole is not None else []
+    oversubscription = _judged(host, ranks, float(len(everything)), f"CPUs {format_cpulist(everything)}")
+    return [oversubscription] if oversubscription is not None else []
 
 
 def _judged(host: Host, ranks: list[HostRank], cpus: float, where: str) -> Oversubscription | None:

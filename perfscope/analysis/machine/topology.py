@@ -64,19 +64,19 @@ class Topology(Struct, frozen=True, kw_only=True):
     @classmethod
     def of(cls, record: TopologyRecord | None) -> Topology:
         """What analysis asks of a topology.json; None gives an empty one."""
-        known = record if record is not None else TopologyRecord()
-        links = _link_peaks(known.links)
+        topology = record if record is not None else TopologyRecord()
+        links = _link_peaks(topology.links)
         return cls(
-            document=known.document,
-            online=cpu_set(known.online_cpus),
-            logical_cpus=known.logical_cpus or None,
-            cpu_limit=known.cpu_limit or None,
-            sockets=known.sockets or 1,
-            nodes={one.number: one for one in map(_node, known.numa_nodes)},
-            gpus={one.index: one for one in (_gpu(row, links) for row in known.gpus)},
-            nics={one.name: one for one in map(_nic, known.nics)},
-            ports={one.name: one for one in map(_port, known.fabric_ports)},
-            last_cache_bytes=_last_cache(known.caches),
+            document=topology.document,
+            online=cpu_set(topology.online_cpus),
+            logical_cpus=topology.logical_cpus or None,
+            cpu_limit=topology.cpu_limit or None,
+            sockets=topology.sockets or 1,
+            nodes={one.number: one for one in map(_node, topology.numa_nodes)},
+            gpus={gpu.index: gpu for gpu in (_gpu(row, links) for row in topology.gpus)},
+            nics={one.name: one for one in map(_nic, topology.nics)},
+            ports={one.name: one for one in map(_port, topology.fabric_ports)},
+            last_cache_bytes=_last_cache(topology.caches),
         )
 
     @property

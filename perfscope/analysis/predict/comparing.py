@@ -113,9 +113,9 @@ def smallest_runs(
     Returns:
         Those of `serial` for a scheme that did not run. None where neither ran, or a batch is not known.
     """
-    known = [run for run in runs if run.plan.batch]
-    own = [run for run in known if run.plan.scheme == plan.scheme]
-    own = own or [run for run in known if run.plan.scheme == _SERIAL]
+    measured_runs = [run for run in runs if run.plan.batch]
+    own = [run for run in measured_runs if run.plan.scheme == plan.scheme]
+    own = own or [run for run in measured_runs if run.plan.scheme == _SERIAL]
     if not own or not plan.batch:
         return None
     fewest = min(run.plan.num_ranks for run in own)
@@ -130,7 +130,7 @@ def best_run(runs: Sequence[MeasuredRun]) -> BestRun | None:
     for run in runs:
         if run.plan.batch:
             cells[run.cell].append(run)
-    found = [
+    best_runs = [
         BestRun(
             scheme=scheme,
             num_ranks=num,
@@ -139,4 +139,4 @@ def best_run(runs: Sequence[MeasuredRun]) -> BestRun | None:
         )
         for (scheme, num, _), same in cells.items()
     ]
-    return max(found, key=lambda one: one.samples_per_s, default=None)
+    return max(best_runs, key=lambda one: one.samples_per_s, default=None)

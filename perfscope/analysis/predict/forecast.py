@@ -133,8 +133,8 @@ def predict(runs: Sequence[MeasuredRun], question: Question) -> PredictionReport
         if key not in bases:
             bases[key] = _base(plan, fits, question.mode)
         step = measured_step(plan, chosen.runs, question.network is not None)
-        one = _prediction(plan, parts, draws, fits, traits, bases[key], largest)
-        predictions.append(_beside(one, step, best))
+        prediction = _prediction(plan, parts, draws, fits, traits, bases[key], largest)
+        predictions.append(_beside(prediction, step, best))
     predictions.sort(key=lambda one: (one.num_ranks, one.step_ns / (one.batch or 1)))
     return PredictionReport(
         model=runs[0].model,
@@ -174,9 +174,9 @@ def _fit(runs: Sequence[MeasuredRun], alike: Sequence[MeasuredRun], question: Qu
     target = dict(own)
     if question.network is not None:
         target[BETWEEN_HOSTS] = given_link(BETWEEN_HOSTS, question.network.link, question.network.name)
-    own_links = {name: (one.used.cost.alpha_s, one.used.cost.beta_s_per_byte) for name, one in own.items()}
+    own_links = {name: (link.used.cost.alpha_s, link.used.cost.beta_s_per_byte) for name, link in own.items()}
     compute = fit_compute(alike)
-    misfit = max((one.used.residual_ratio or 0.0 for one in own.values()), default=0.0)
+    misfit = max((fitted_link.used.residual_ratio or 0.0 for fitted_link in own.values()), default=0.0)
     repeats = between_runs(alike) or 0.0
     fitted = in_sample(alike, runs, compute, own_links, question.backend)
     residuals = scatter_of(fitted)
@@ -265,9 +265,9 @@ def scatter_of(fitted: Sequence[FittedRun]) -> dict[str, float]:
     the curve's two.
     """
     logs: dict[str, list[float]] = defaultdict(list)
-    for one in fitted:
-        for name in (one.scheme, _ALL):
-            logs[name].append(float(np.log1p(one.misfit)))
+    for run in fitted:
+        for name in (run.scheme, _ALL):
+            logs[name].append(float(np.log1p(run.misfit)))
     found = {_ALL: 0.0}
     for name, of_runs in logs.items():
         taken = min(_FITTED, len(of_runs) / 2)
@@ -291,8 +291,8 @@ def _why_not(plan: Plan, fits: _Fits, largest: int, question: Question) -> str:
     """Why the data do not carry this plan; "" if they do."""
     if plan.num_ranks > FURTHEST * largest and not question.extrapolate:
         return texts.too_many_ranks(plan.num_ranks, FURTHEST, largest)
-    own = [run for run in fits.alike if run.plan.scheme == plan.scheme]
-    works = [run.plan.work for run in own or fits.alike]
+    runs = [run for run in fits.alike if run.plan.scheme == plan.scheme]
+    works = [run.plan.work for run in runs or fits.alike]
     least, most = min(works) / FURTHEST, max(works) * FURTHEST
     if not least / _SAME_WORK <= plan.work <= most * _SAME_WORK and not question.extrapolate:
         alike = max(works) <= _SAME_WORK * min(works)
@@ -330,7 +330,9 @@ def _steps(plan: Plan, fits: _Fits) -> tuple[StepParts, Floats, Traits]:
 
 
 def _draw(plan: Plan, ranks: Sequence[RankTerms], traits: Traits, fits: _Fits, row: int) -> float:
-    links = {name: (float(one.draws[row, 0]), float(one.draws[row, 1])) for name, one in fits.target.items()}
+    links = {
+        name: (float(link.draws[row, 0]), float(link.draws[row, 1])) for name, link in fits.target.items()
+    }
     of_ratio, of_hidden, of_growth = fits.chance[row].tolist()
     parts = compose(
         plan,
@@ -357,7 +359,7 @@ def _between(bounds: tuple[float, float], chance: float) -> float:
 
 
 def _point(target: Mapping[str, FittedLink]) -> dict[str, Link]:
-    return {name: (one.used.cost.alpha_s, one.used.cost.beta_s_per_byte) for name, one in target.items()}
+    return {name: (link.used.cost.alpha_s, link.used.cost.beta_s_per_byte) for name, link in target.items()}
 
 
 class _Base(Struct, frozen=True, kw_only=True, eq=False):
@@ -377,7 +379,11 @@ def _base(plan: Plan, fits: _Fits, mode: str) -> _Base | None:
         return None
     run, batch, same = found
     if same:
-        speed = float(np.median([(one.plan.batch or 0.0) * 1e9 / one.step_ns for one in same]))
+        speed = float(
+            np.median(
+                [(measured_run.plan.batch or 0.0) * 1e9 / measured_run.step_ns for measured_run in same]
+            )
+        )
         paces: Floats = np.full(NUM_DRAWS, speed) / fits.noise(run.plan.scheme)[::-1]
     else:
         more = batch / (run.plan.batch or 1)
@@ -421,8 +427,8 @@ def _prediction(
             share = base.reference.num_ranks / plan.num_ranks
             efficiency = speed / base.reference.samples_per_s * share
             spread = interval(plan.batch * 1e9 / draws / base.paces * share, efficiency)
-    own = [run for run in fits.alike if run.plan.scheme == plan.scheme] or list(fits.alike)
-    fixed = float(np.median([run.fixed_share for run in own]))
+    runs = [run for run in fits.alike if run.plan.scheme == plan.scheme] or list(fits.alike)
+    fixed = float(np.median([run.fixed_share for run in runs]))
     return Prediction(
         scheme=plan.scheme,
         num_ranks=plan.num_ranks,
@@ -441,7 +447,7 @@ def _prediction(
         links_ns=tuple((name, round(value)) for name, value in sorted(links.items())),
         bytes_by_link=_bytes_by_link(plan),
         layers_ns=tuple(
-            (name, round(value)) for name, value in layers_at(own, plan.work, compute * (1 - fixed))
+            (name, round(value)) for name, value in layers_at(runs, plan.work, compute * (1 - fixed))
         ),
         measured=traits.observed or any(run.plan.scheme == plan.scheme for run in fits.runs),
         times_best=None,
@@ -460,13 +466,15 @@ def _known_links(fits: _Fits) -> frozenset[str]:
     )
 
 
-def _beside(one: Prediction, step_ns: float | None, best: BestRun | None) -> Prediction:
+def _beside(prediction: Prediction, step_ns: float | None, best: BestRun | None) -> Prediction:
     """With what was measured put beside it."""
     return replace(
-        one,
-        times_best=one.samples_per_s / best.samples_per_s if best and one.samples_per_s else None,
+        prediction,
+        times_best=prediction.samples_per_s / best.samples_per_s
+        if best and prediction.samples_per_s
+        else None,
         measured_step_ns=None if step_ns is None else round(step_ns),
-        misfit=None if step_ns is None else one.step_ns / step_ns - 1,
+        misfit=None if step_ns is None else prediction.step_ns / step_ns - 1,
     )
 
 

@@ -66,14 +66,14 @@ def measured_run(
     kinds = call_kinds(analysis, metas, steps)
     own = plan or recorded_plan(analysis, kinds, _hosts(analysis))
     breakdowns = [rank.breakdown_ns for rank in traced if rank.breakdown_ns is not None]
-    whole = sum(one.step for one in breakdowns)
+    whole = sum(breakdown.step for breakdown in breakdowns)
     exposed = sum(one.exposed_comm for one in breakdowns)
     apart = sum(one.optimizer + one.idle + one.copy + one.input_wait for one in breakdowns)
     pace = min(1.0, step_ns * len(breakdowns) / whole)
     in_calls = sum(rank.comm_ns or 0 for rank in traced) / len(traced) * pace
     entering = sum(kind.per_step * float(np.mean(kind.skews_ns)) / 2 for kind in kinds) * pace
     wait = min(entering, _MOST_WAITING * in_calls)
-    passes = sum(one.forward_ns + one.backward_ns for one in analysis.layers)
+    passes = sum(result.forward_ns + result.backward_ns for result in analysis.layers)
     return MeasuredRun(
         name=name,
         plan=own,
@@ -89,8 +89,12 @@ def measured_run(
         backward_share=sum(one.backward_ns for one in analysis.layers) / passes if passes else 0.5,
         fixed_share=min(1.0, apart / (whole - exposed)) if whole > exposed else 0.0,
         layers=tuple(
-            LayerOperators(layer=one.layer, forward_ns=one.forward_ns, backward_ns=one.backward_ns)
-            for one in sorted(analysis.layers, key=lambda layer: layer.order)
+            LayerOperators(
+                layer=layer_result.layer,
+                forward_ns=layer_result.forward_ns,
+                backward_ns=layer_result.backward_ns,
+            )
+            for layer_result in sorted(analysis.layers, key=lambda layer: layer.order)
         ),
         calls=tuple(_measured_calls(kinds, own, _hosts(analysis))),
         begun_before=own.scheme.startswith(_BEGIN_EARLY)
@@ -140,7 +144,7 @@ def call_kinds(analysis: RunAnalysis, metas: Mapping[int, RankRecord], steps: fl
         metas: rank.json by rank.
         steps: traced steps of a mean rank.
     """
-    sizes = {(one.collective, one.group): one.group_size for one in analysis.collectives}
+    sizes = {(result.collective, result.group): result.group_size for result in analysis.collectives}
     found: dict[tuple[str, str, tuple[int, ...] | None, int], list[CollectiveCall]] = defaultdict(list)
     for call in analysis.calls:
         if call.bytes is not None and call.bytes >= 0 and algorithms(call.collective):
@@ -167,7 +171,7 @@ def call_kinds(analysis: RunAnalysis, metas: Mapping[int, RankRecord], steps: fl
 
 def _members(record: RankRecord | None, name: str) -> tuple[int, ...] | None:
     groups = record.groups if record is not None else ()
-    return next((one.ranks for one in groups if one.name == name and one.ranks is not None), None)
+    return next((group.ranks for group in groups if group.name == name and group.ranks is not None), None)
 
 
 def recorded_plan(analysis: RunAnalysis, kinds: Sequence[_CallKind], hosts: Mapping[int, str]) -> Plan:
@@ -279,14 +283,20 @@ def _model(analysis: RunAnalysis) -> str:
     scheme = analysis.run.scheme
     if scheme is not None and scheme.model:
         return f"{scheme.model} at {scheme.size_of_sample} in {scheme.dtype}, {scheme.num_classes} classes"
-    params = sum(one.num_params or 0 for one in analysis.layers)
+    params = sum(layer.num_params or 0 for layer in analysis.layers)
     return f"{len(analysis.layers)} layers with {params:,} parameters"
 
 
 def _problems(analysis: RunAnalysis) -> tuple[str, ...]:
     problems = []
     if analysis.machine is not None and analysis.machine.clean is False:
-        kinds = sorted({one.kind.value for one in analysis.machine.disturbances if one.within_steps})
+        kinds = sorted(
+            {
+                disturbance.kind.value
+                for disturbance in analysis.machine.disturbances
+                if disturbance.within_steps
+            }
+        )
         problems.append(f"disturbed ({', '.join(kinds) or 'see its report'})")
     if any(rank.finished is False for rank in analysis.ranks):
         problems.append(NOT_ENDED)

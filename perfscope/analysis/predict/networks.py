@@ -108,15 +108,15 @@ def _latency_s(text: str) -> float:
 
 def _bytes_per_s(text: str) -> float:
     plain = text.strip()
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kKMGT]?)(i?)(bits?|bytes?|b|B)(?:ps|/s)?", plain)
-    if found is None or (found[3] and not found[2]):
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kKMGT]?)(i?)(bits?|bytes?|b|B)(?:ps|/s)?", plain)
+    if match is None or (match[3] and not match[2]):
         raise UsageError(
             f"--network: {plain!r} is not a bandwidth; "
             "write it as 100Gbit, 12.5GB/s or 940Mbit (b = bit, B = byte)"
         )
-    step = 1024.0 if found[3] else 1000.0
-    unit = 1.0 if found[4] in {"B", "byte", "bytes"} else 1 / 8
-    rate: float = float(found[1]) * unit * step ** " KMGT".index(found[2].upper() or " ")
+    step = 1024.0 if match[3] else 1000.0
+    unit = 1.0 if match[4] in {"B", "byte", "bytes"} else 1 / 8
+    rate: float = float(match[1]) * unit * step ** " KMGT".index(match[2].upper() or " ")
     if rate <= 0:
         raise UsageError(f"--network: a bandwidth of {plain} moves nothing; give one above 0")
     return rate

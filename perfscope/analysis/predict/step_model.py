@@ -163,10 +163,10 @@ def traits_of(
         misfit: how far calls lie from the links' fit, relative: how well the formulas hold here at all.
     """
     misfit = min(max(misfit, _LEAST_MISFIT), _MOST_MISFIT)
-    own = [run for run in runs if run.plan.scheme == scheme and run.plan.num_ranks > 1]
-    ratios = [ratio for run in own if (ratio := _ratio(run, links, backend)) is not None]
+    measured_runs = [run for run in runs if run.plan.scheme == scheme and run.plan.num_ranks > 1]
+    ratios = [ratio for run in measured_runs if (ratio := _ratio(run, links, backend)) is not None]
     family = scheme.partition(".")[0]
-    alike = own or [
+    alike = measured_runs or [
         run for run in runs if run.plan.num_ranks > 1 and run.plan.scheme.partition(".")[0] == family
     ]
     known = [run.overlap_ratio for run in alike if run.overlap_ratio is not None]
@@ -188,8 +188,8 @@ def traits_of(
         hidden=hidden,
         hidden_bounds=bounds,
         hideable=min(1.0, float(np.median(hideable))),
-        observed=bool(own),
-        overlap_from=(scheme if own else family) if known else None,
+        observed=bool(measured_runs),
+        overlap_from=(scheme if measured_runs else family) if known else None,
     )
 
 

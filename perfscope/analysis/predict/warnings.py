@@ -119,15 +119,15 @@ def best_sentences(
     for refusal in refusals:
         refused[refusal.num_ranks] += 1
     by_size: dict[int, list[Prediction]] = defaultdict(list)
-    for one in predictions:
-        by_size[one.num_ranks].append(one)
+    for prediction in predictions:
+        by_size[prediction.num_ranks].append(prediction)
     return tuple(
         (num, _best(num, by_size[num])) for num in sorted(by_size) if len(by_size[num]) > 1 or refused[num]
     )
 
 
 def _best(num: int, predictions: Sequence[Prediction]) -> str:
-    first, *others = sorted(predictions, key=lambda one: one.step_ns / (one.batch or 1))
+    first, *others = sorted(predictions, key=lambda prediction: prediction.step_ns / (prediction.batch or 1))
     if not others:
         return texts.only_scheme(num, first.scheme)
     second = others[0]

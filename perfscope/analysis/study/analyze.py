@@ -218,12 +218,12 @@ def _reference(runs: Sequence[StudyRun], reference: str | None) -> StudyRun | No
     if reference is None:
         return None
     wanted = reference.rstrip("/")
-    found = [run for run in runs if wanted in (run.label, run.name.rstrip("/"))]
-    if len(found) > 1:
-        raise ValueError(f"reference {reference} is the name of {len(found)} runs: name one by its path")
-    if not found:
+    study_runs = [run for run in runs if wanted in (run.label, run.name.rstrip("/"))]
+    if len(study_runs) > 1:
+        raise ValueError(f"reference {reference} is the name of {len(study_runs)} runs: name one by its path")
+    if not study_runs:
         raise ValueError(f"reference {reference} is none of the runs: {named([run.label for run in runs])}")
-    return found[0]
+    return study_runs[0]
 
 
 def _only_one(run: StudyRun) -> Problem:
@@ -275,7 +275,7 @@ def _diff(
     left = list(runs)
     pairs = []
     for entry in entries:
-        run = next(one for one in left if one.name == entry.name)
+        run = next(study_run for study_run in left if study_run.name == entry.name)
         left.remove(run)
         pairs.append((run, entry))
     if asked is not None and pairs[1][0].label == asked.label:
@@ -390,8 +390,8 @@ def _left_out(lost: Sequence[UnusableRun]) -> list[Problem]:
     if not lost:
         return []
     reasons: dict[str, list[str]] = defaultdict(list)
-    for one in lost:
-        reasons[one.reason].append(one.name)
+    for run in lost:
+        reasons[run.reason].append(run.name)
     text = problem_words.left_out(reasons, _REASONS)
     return [Problem(severity=WARN, id=ProblemKind.LEFT_OUT, text=text)]
 
@@ -415,18 +415,22 @@ def _common(runs: Sequence[StudyRun], by: str, *, is_diff: bool) -> _View:
 def _ordered(problems: Sequence[Problem]) -> tuple[Problem, ...]:
     """Refusals first, each said once with all that it affects."""
     distinct: dict[tuple[str, str, str], Problem] = {}
-    for one in problems:
-        key = (one.severity, one.id, one.text)
+    for problem in problems:
+        key = (problem.severity, problem.id, problem.text)
         said = distinct.get(key)
-        affects = dict.fromkeys((said.affects if said else one.affects).split(", ") + one.affects.split(", "))
-        distinct[key] = replace(one, affects=", ".join(affects))
+        affects = dict.fromkeys(
+            (said.affects if said else problem.affects).split(", ") + problem.affects.split(", ")
+        )
+        distinct[key] = replace(problem, affects=", ".join(affects))
     return tuple(sorted(distinct.values(), key=lambda one: one.severity != REFUSE))
 
 
 def _with_more_steps(study: SchemeStudy, problems: Sequence[Problem]) -> str:
     """The verdict's action; where its speeds are of traced steps, these come first."""
     action = study.verdict.action if study.verdict else ""
-    traced = {label for one in problems if one.id is ProblemKind.TRACED_SPEED for label in one.runs}
+    traced = {
+        label for problem in problems if problem.id is ProblemKind.TRACED_SPEED for label in problem.runs
+    }
     if not any(traced & set(row.runs) for row in study.rows):
         return action
     return words.more_steps(action)
@@ -435,16 +439,17 @@ def _with_more_steps(study: SchemeStudy, problems: Sequence[Problem]) -> str:
 def _headline(runs: Sequence[StudyRun], view: _View, stated: str) -> tuple[str, str]:
     """The one sentence over the whole study, and what to do about it; `stated`: --by."""
     if view.scaling is not None:
-        told = [series for series in view.scaling.series if not series.refused]
-        if told:
+        scaling_series = [series for series in view.scaling.series if not series.refused]
+        if scaling_series:
             best = max(
-                told, key=lambda series: (series.points[-1].world_size, series.points[-1].samples_per_s)
+                scaling_series,
+                key=lambda series: (series.points[-1].world_size, series.points[-1].samples_per_s),
             )
-            text = words.of_series(best.name, best.sentence) if len(told) > 1 else best.sentence
+            text = words.of_series(best.name, best.sentence) if len(scaling_series) > 1 else best.sentence
             return text, best.action
     if view.frameworks:
         return verdict_of(view.frameworks)
-    for study in sorted(view.schemes, key=lambda one: -len(one.rows)):
+    for study in sorted(view.schemes, key=lambda scheme_study: -len(scheme_study.rows)):
         if study.verdict is not None:
             return study.verdict.headline, _with_more_steps(study, view.problems)
     if view.diff is not None:
@@ -453,13 +458,17 @@ def _headline(runs: Sequence[StudyRun], view: _View, stated: str) -> tuple[str, 
     if refusals:
         return words.refused(len(runs), refusals), _remedy(view)
     if stated:
-        why = next((cause_text(one) for one in view.missing if one.figure in _ASKED), words.SEE_PROBLEMS)
+        why = next(
+            (cause_text(missing) for missing in view.missing if missing.figure in _ASKED), words.SEE_PROBLEMS
+        )
         return words.not_compared_by(len(runs), stated, why), ""
     return words.choose(len(runs)), ""
 
 
 def _remedy(view: _View) -> str:
     of = (
-        words.REMEDIES[one.id] for one in view.problems if one.severity == REFUSE and one.id in words.REMEDIES
+        words.REMEDIES[problem.id]
+        for problem in view.problems
+        if problem.severity == REFUSE and problem.id in words.REMEDIES
     )
     return next(of, "")

@@ -12,18 +12,18 @@ from perfscope.analysis.study.results import PARTS, Composition, StudyRun
 
 def mean_composition(runs: Sequence[StudyRun]) -> Composition | None:
     """Mean over the runs that have one, so that the parts still add up; None where no run has."""
-    found = [run.composition for run in runs if run.composition is not None]
-    if not found:
+    compositions = [run.composition for run in runs if run.composition is not None]
+    if not compositions:
         return None
-    means = {part: mean([getattr(one, part) for one in found]) for part in ("step", *PARTS)}
-    return Composition(num_steps=min(one.num_steps for one in found), **means)
+    means = {part: mean([getattr(one, part) for one in compositions]) for part in ("step", *PARTS)}
+    return Composition(num_steps=min(one.num_steps for one in compositions), **means)
 
 
 def middle_efficiency(runs: Sequence[StudyRun]) -> Efficiency | None:
     """Of the run with the (lower) median parallel efficiency: its factors still multiply exactly."""
-    found = [run.efficiency for run in runs if run.efficiency is not None]
-    found.sort(key=lambda one: (one.parallel_efficiency, one.load_balance))
-    return found[(len(found) - 1) // 2] if found else None
+    efficiencies = [run.efficiency for run in runs if run.efficiency is not None]
+    efficiencies.sort(key=lambda efficiency: (efficiency.parallel_efficiency, efficiency.load_balance))
+    return efficiencies[(len(efficiencies) - 1) // 2] if efficiencies else None
 
 
 def known_center(values: Sequence[float | None]) -> float | None:
@@ -37,17 +37,17 @@ def mean_links(runs: Sequence[StudyRun]) -> tuple[LinkBytes, ...]:
     classes = sorted({link.link_class for run in runs for link in run.links})
     rows = []
     for name in classes:
-        found = [link for run in runs for link in run.links if link.link_class == name]
-        recorded = [link.recorded for link in found if link.recorded is not None]
-        wire = [link.wire for link in found if link.wire is not None]
+        link_bytes = [link for run in runs for link in run.links if link.link_class == name]
+        recorded = [link.recorded for link in link_bytes if link.recorded is not None]
+        wire = [link.wire for link in link_bytes if link.wire is not None]
         rows.append(
             LinkBytes(
                 link_class=name,
-                predicted=mean([link.predicted for link in found]),
-                recorded=mean(recorded) if len(recorded) == len(found) else None,
-                predicted_wire=mean([link.predicted_wire for link in found]),
-                wire=mean(wire) if len(wire) == len(found) else None,
-                reason=next((link.reason for link in found if link.reason), ""),
+                predicted=mean([link.predicted for link in link_bytes]),
+                recorded=mean(recorded) if len(recorded) == len(link_bytes) else None,
+                predicted_wire=mean([link.predicted_wire for link in link_bytes]),
+                wire=mean(wire) if len(wire) == len(link_bytes) else None,
+                reason=next((link.reason for link in link_bytes if link.reason), ""),
             )
         )
     return tuple(rows)

@@ -22,7 +22,11 @@ from perfscope.vocabulary.figures import Figure
 FIGURES = "scaling, schemes"
 FEW_STEPS = 0.5  # of the most steps of a study's runs: speeds of fewer are noisier by far
 MOST = 1.005  # of a share; half a per cent beyond 1 is what the replay is off by
-_SHARES = tuple(one for one in PopFactor if one not in (PopFactor.COMPUTATION_SCALING, PopFactor.GLOBAL))
+_SHARES = tuple(
+    pop_factor
+    for pop_factor in PopFactor
+    if pop_factor not in (PopFactor.COMPUTATION_SCALING, PopFactor.GLOBAL)
+)
 
 
 def usable(runs: Sequence[StudyRun], entries: Sequence[RunEntry]) -> tuple[StudyRun, ...]:
@@ -85,7 +89,7 @@ def problems_of_runs(runs: Sequence[StudyRun], entries: Sequence[RunEntry]) -> l
         found += _incomplete(run)
         if run.samples_per_s is None and not run.running:
             speed = (Figure.SAMPLES_PER_S, Figure.THROUGHPUT)
-            why = next((cause_text(one) for one in run.missing if one.figure in speed), "")
+            why = next((cause_text(missing) for missing in run.missing if missing.figure in speed), "")
             found.append(_of_run(REFUSE, ProblemKind.NO_SPEED, words.no_speed(run.label, why), run, FIGURES))
         found += _negative(run)
     for label, kept in _second_copies(runs, entries).items():
@@ -166,7 +170,7 @@ def _shared(runs: Sequence[StudyRun], entries: Sequence[RunEntry]) -> list[Probl
         and run.samples_per_s is not None
     ]
     add(ProblemKind.TRACED_SPEED, traced)
-    uneven = [run for run in runs if any(one.figure is Figure.LATER_STEPS for one in run.missing)]
+    uneven = [run for run in runs if any(missing.figure is Figure.LATER_STEPS for missing in run.missing)]
     add(ProblemKind.UNEVEN_RANKS, uneven)
     add(ProblemKind.DIVERGED, [run for run in runs if run.diverged])
     return found

@@ -72,7 +72,7 @@ def model_of(row: SchemeRow, run: StudyRun) -> Modelled | NotModeled:
         exposed=exposed,
         wire=min(wire, batch),  # it cannot have taken longer than the batch did
         is_known=is_known,
-        link_class=max(links, key=lambda one: one.predicted_wire).link_class if links else "",
+        link_class=max(links, key=lambda link_bytes: link_bytes.predicted_wire).link_class if links else "",
         link_bytes_per_s=speed,
         optimizer=(row.composition.share("optimizer") or 0.0) * batch if row.composition else 0.0,
         fixed_share=run.fixed_share,
@@ -82,7 +82,7 @@ def model_of(row: SchemeRow, run: StudyRun) -> Modelled | NotModeled:
 def turns_against(winner: Modelled, others: Sequence[Modelled]) -> tuple[Turn, ...]:
     """Where each of the others would overtake `winner`, nearest first; those that nowhere would, say so."""
     turns = [_turn(winner, other) for other in others]
-    turns.sort(key=lambda one: (abs(math.log(one.bandwidth_factor or math.inf)), one.challenger))
+    turns.sort(key=lambda turn: (abs(math.log(turn.bandwidth_factor or math.inf)), turn.challenger))
     return tuple(turns)
 
 
@@ -124,7 +124,7 @@ def batch_turns(winner: Modelled, others: Sequence[Modelled], batch: int) -> tup
     """Who would overtake `winner` at another batch than `batch`, nearest first."""
     found = []
     for other in others:
-        if not all(one.is_known and one.fixed_share is not None for one in (winner, other)):
+        if not all(modelled.is_known and modelled.fixed_share is not None for modelled in (winner, other)):
             continue
         factor = _crossing(winner.at_batch, other.at_batch)
         if factor is None or round(factor * batch) in (0, batch):
@@ -139,7 +139,7 @@ def batch_turns(winner: Modelled, others: Sequence[Modelled], batch: int) -> tup
                 sentence=words.overtakes_at_batch(other.title, winner.title, at, batch),
             )
         )
-    return tuple(sorted(found, key=lambda one: (abs(math.log(one.batch_factor)), one.challenger)))
+    return tuple(sorted(found, key=lambda turn: (abs(math.log(turn.batch_factor)), turn.challenger)))
 
 
 def _crossing(winner: Callable[[float], float], other: Callable[[float], float]) -> float | None:

@@ -46,18 +46,18 @@ _SCHEME_LEFT_OUT = frozenset({"predicted", "places", "groups", "summary", "layou
 def run_diff(before: tuple[StudyRun, RunEntry], after: tuple[StudyRun, RunEntry]) -> RunDiff:
     """What changed from one run to the other: step, parts, layers, collectives, machine, surroundings."""
     (first, first_entry), (second, second_entry) = before, after
-    one, other = first_entry.analysis, second_entry.analysis
+    analysis, other = first_entry.analysis, second_entry.analysis
     sections = [
-        _step_section(first, second, one, other),
+        _step_section(first, second, analysis, other),
         _parts_section(first, second),
-        _section("layers", _layers(one), _layers(other), "time"),
-        _collective_section(one, other),
-        _mixed("machine", _machine(first, one), _machine(second, other)),
+        _section("layers", _layers(analysis), _layers(other), "time"),
+        _collective_section(analysis, other),
+        _mixed("machine", _machine(first, analysis), _machine(second, other)),
         _texts("packages", first.packages, second.packages),
         _texts("environment", first.environment, second.environment),
         _texts("options", first.options, second.options),
         _texts("command", {"command": _command(first)}, {"command": _command(second)}),
-        _texts("scheme", _scheme(first, one), _scheme(second, other)),
+        _texts("scheme", _scheme(first, analysis), _scheme(second, other)),
     ]
     moved = _moved_most(first, second)
     return RunDiff(
@@ -116,8 +116,10 @@ def _action(first: StudyRun, second: StudyRun) -> str:
     return advised(slower.label, action) if action else ""
 
 
-def _step_section(first: StudyRun, second: StudyRun, one: RunAnalysis, other: RunAnalysis) -> DiffSection:
-    return _mixed("step", _step(first, one), _step(second, other))
+def _step_section(
+    first: StudyRun, second: StudyRun, analysis: RunAnalysis, other: RunAnalysis
+) -> DiffSection:
+    return _mixed("step", _step(first, analysis), _step(second, other))
 
 
 def _step(run: StudyRun, analysis: RunAnalysis) -> dict[tuple[str, str], Value]:
@@ -181,12 +183,12 @@ def _layers(analysis: RunAnalysis) -> Side:
     return side
 
 
-def _collective_section(one: RunAnalysis, other: RunAnalysis) -> DiffSection:
+def _collective_section(analysis: RunAnalysis, other: RunAnalysis) -> DiffSection:
     """Rows of one collective stand together, weighed by the time in its calls."""
-    before, after = _collectives(one), _collectives(other)
+    before, after = _collectives(analysis), _collectives(other)
     section = _mixed("collectives", before, after)
     moved: dict[str, float] = defaultdict(float)
-    names = _collective_names(one) | _collective_names(other)
+    names = _collective_names(analysis) | _collective_names(other)
     for name in set(names.values()):
         sides = [side.get((words.collective_row(name, DURATION), "time")) for side in (before, after)]
         known = [value if isinstance(value, float) else 0.0 for value in sides]
@@ -196,13 +198,13 @@ def _collective_section(one: RunAnalysis, other: RunAnalysis) -> DiffSection:
     return replace(section, rows=tuple(rows))
 
 
-def _name_of(one: CollectiveResult) -> str:
-    return words.collective_name(one.collective, one.group_size)
+def _name_of(collective: CollectiveResult) -> str:
+    return words.collective_name(collective.collective, collective.group_size)
 
 
 def _collective_names(analysis: RunAnalysis) -> dict[str, str]:
     """Row of `_collectives` -> which collective it is of."""
-    names = {_name_of(one) for one in analysis.collectives}
+    names = {_name_of(collective) for collective in analysis.collectives}
     return {words.collective_row(name, figure): name for name in names for figure in _OF_COLLECTIVE}
 
 
@@ -211,8 +213,17 @@ def _collectives(analysis: RunAnalysis) -> dict[tuple[str, str], Value]:
     traced = [rank.num_traced_steps for rank in analysis.ranks if rank.num_traced_steps]
     steps = max(traced, default=0)
     sums: dict[tuple[str, str], list[float | None]] = defaultdict(list)
-    for one in analysis.collectives if steps else ():
-        name, values = _name_of(one), (one.count, one.bytes, one.duration_ns, one.transfer_ns, one.wait_ns)
+    for collective in analysis.collectives if steps else ():
+        name, values = (
+            _name_of(collective),
+            (
+                collective.count,
+                collective.bytes,
+                collective.duration_ns,
+                collective.transfer_ns,
+                collective.wait_ns,
+            ),
+        )
         for (figure, unit), value in zip(_OF_COLLECTIVE.items(), values, strict=True):
             sums[words.collective_row(name, figure), unit].append(None if value is None else value / steps)
     return {
@@ -239,9 +250,12 @@ def _machine(run: StudyRun, analysis: RunAnalysis) -> dict[tuple[str, str], Valu
     side = {(words.MACHINE_ROWS[fact], unit): value for (fact, unit), value in known.items()}
     for number, disturbance in enumerate(run.disturbances[:3], 1):
         side[words.disturbance_row(number), "text"] = disturbance
-    for one in analysis.machine.ceilings if analysis.machine else ():
-        unit = "rate" if one.unit == "bytes_per_s" else "flops"
-        side[words.ceiling_row(one.host, one.what, one.where, one.threads, one.source), unit] = one.value
+    for ceiling in analysis.machine.ceilings if analysis.machine else ():
+        unit = "rate" if ceiling.unit == "bytes_per_s" else "flops"
+        side[
+            words.ceiling_row(ceiling.host, ceiling.what, ceiling.where, ceiling.threads, ceiling.source),
+            unit,
+        ] = ceiling.value
     return side
 
 
@@ -306,15 +320,15 @@ def _mixed(
 
 def _sorted(id_: str, rows: Iterable[DiffRow | None]) -> DiffSection:
     every = list(rows)
-    known = [row for row in every if row is not None]
-    changed = [row for row in known if row.before != row.after]
+    diffs = [row for row in every if row is not None]
+    changed = [row for row in diffs if row.before != row.after]
     changed.sort(key=lambda row: -row.weight)  # stable: what belongs together stays in order
-    reason = "" if known else words.NEITHER_HAS_ANY
+    reason = "" if diffs else words.NEITHER_HAS_ANY
     return DiffSection(
         id=id_,
         title=words.SECTIONS[id_],
         rows=tuple(changed),
-        num_same=len(known) - len(changed),
+        num_same=len(diffs) - len(changed),
         reason=reason,
     )
 

@@ -67,12 +67,12 @@ class FrameworkRow(Struct, frozen=True, kw_only=True):
 
     def point(self, world_size: int) -> FrameworkPoint | None:
         """On so many ranks."""
-        return next((one for one in self.points if one.world_size == world_size), None)
+        return next((point for point in self.points if point.world_size == world_size), None)
 
     def speed(self, world_size: int) -> float | None:
         """Samples/s on so many ranks."""
-        found = self.point(world_size)
-        return found.samples_per_s if found else None
+        point = self.point(world_size)
+        return point.samples_per_s if point else None
 
 
 class FrameworkStudy(Struct, frozen=True, kw_only=True):

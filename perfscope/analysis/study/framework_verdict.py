@@ -14,13 +14,13 @@ _MOST_MODELS = 3  # in the headline
 
 def fastest(rows: Sequence[FrameworkRow], size: int) -> list[FrameworkRow]:
     """Those on so many ranks that are known to learn the same and have a speed, fastest first."""
-    known = [row for row in rows if row.agrees(size) and row.speed(size)]
-    return sorted(known, key=lambda row: (-(row.speed(size) or 0.0), row.name))
+    frameworks = [row for row in rows if row.agrees(size) and row.speed(size)]
+    return sorted(frameworks, key=lambda row: (-(row.speed(size) or 0.0), row.name))
 
 
 def level_with(best: FrameworkRow, others: Sequence[FrameworkRow], size: int) -> list[FrameworkRow]:
     """Of `others` those whose speed cannot be told from the best's: too near, or within the repeats."""
-    return [one for one in others if not _apart(best.point(size), one.point(size))]
+    return [framework for framework in others if not _apart(best.point(size), framework.point(size))]
 
 
 def _apart(best: FrameworkPoint | None, other: FrameworkPoint | None) -> bool:
@@ -38,28 +38,31 @@ def headline_of(rows: Sequence[FrameworkRow], sizes: Sequence[int]) -> str:
 
 
 def _speed_on(rows: Sequence[FrameworkRow], size: int) -> str:
-    known = fastest(rows, size)
-    if len(known) < 2:
+    frameworks = fastest(rows, size)
+    if len(frameworks) < 2:
         return ""
-    best, others = known[0], known[1:]
-    level = level_with(best, others, size)
+    best, framework_rows = frameworks[0], frameworks[1:]
+    level = level_with(best, framework_rows, size)
     if level:
-        names = sorted([best.name, *(one.name for one in level)])
-        near = all((one.speed(size) or 0.0) * (1 + LEVEL) > (best.speed(size) or 0.0) for one in level)
-        behind = [one.name for one in others if one not in level]
+        names = sorted([best.name, *(framework_row.name for framework_row in level)])
+        near = all((row.speed(size) or 0.0) * (1 + LEVEL) > (best.speed(size) or 0.0) for row in level)
+        behind = [one.name for one in framework_rows if one not in level]
         return words.level(names, size, within=LEVEL if near else None, behind=behind)
-    first, last = ((best.speed(size) or 0.0) / (one.speed(size) or 1.0) for one in (others[0], others[-1]))
-    return words.fastest(best.name, size, [one.name for one in others], (first, last))
+    first, last = (
+        (best.speed(size) or 0.0) / (framework.speed(size) or 1.0)
+        for framework in (framework_rows[0], framework_rows[-1])
+    )
+    return words.fastest(best.name, size, [one.name for one in framework_rows], (first, last))
 
 
 def agreement_of(rows: Sequence[FrameworkRow], reference: str) -> str:
     """What the losses say, in a few sentences."""
     found = [(row, size, one) for row in rows for size, one in sorted(row.parity.items())]
     astray: dict[str, list[str]] = {}
-    for row, size, one in found:
-        if one.agrees is False:
+    for row, size, parity in found:
+        if parity.agrees is False:
             whose = words.losses_of(row.name, size, is_reference=row.is_reference)
-            astray.setdefault(one.reason, []).append(whose)
+            astray.setdefault(parity.reason, []).append(whose)
     sentences = [words.losses_differ(who, reason) for reason, who in astray.items()]
     good = [(row.name, one) for row, _, one in found if one.agrees]
     if good:
@@ -108,14 +111,14 @@ def action_of(rows: Sequence[FrameworkRow]) -> str:
 
 def _astray(rows: Sequence[FrameworkRow]) -> list[str]:
     """Frameworks whose losses differ from the reference's."""
-    return sorted({row.name for row in rows if any(one.agrees is False for one in row.parity.values())})
+    return sorted({row.name for row in rows if any(parity.agrees is False for parity in row.parity.values())})
 
 
 def verdict_of(studies: Sequence[FrameworkStudy]) -> tuple[str, str]:
     """(one sentence over all models: what is learned, then who is fastest; what to do)."""
-    rows = [row for one in studies for row in one.rows]
+    rows = [row for study in studies for row in study.rows]
     action = next((one.action for one in studies if one.action), "")
-    winners = [text for one in studies[:_MOST_MODELS] if (text := _winner(one))]
+    winners = [text for framework_study in studies[:_MOST_MODELS] if (text := _winner(framework_study))]
     return words.study_verdict(_learned(rows), winners), action
 
 
@@ -131,11 +134,11 @@ def _learned(rows: Sequence[FrameworkRow]) -> str:
     return words.learn_the_same(len(names))
 
 
-def _winner(one: FrameworkStudy) -> str:
+def _winner(study: FrameworkStudy) -> str:
     """Fastest on the fewest ranks; "" where no two can be compared."""
-    size = one.world_sizes[0] if one.world_sizes else 0
-    known = fastest(one.rows, size)
+    size = study.world_sizes[0] if study.world_sizes else 0
+    known = fastest(study.rows, size)
     if len(known) < 2:
         return ""
     level = level_with(known[0], known[1:], size)
-    return words.winner(sorted([known[0].name, *(row.name for row in level)]), one.title, size)
+    return words.winner(sorted([known[0].name, *(row.name for row in level)]), study.title, size)

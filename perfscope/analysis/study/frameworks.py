@@ -34,7 +34,7 @@ from perfscope.vocabulary.frameworks import REFERENCE, RETIRED
 
 def framework_studies(runs: Sequence[StudyRun]) -> tuple[FrameworkStudy, ...]:
     """One study per model, machine, batch, threads and size of a sample; `group` is the runs' framework."""
-    found: list[FrameworkStudy] = []
+    studies: list[FrameworkStudy] = []
     for model, of_model in _by_model(runs):
         facets = _facets(of_model).values()
         classes: dict[tuple[str, ...], list[StudyRun]] = defaultdict(list)
@@ -43,8 +43,8 @@ def framework_studies(runs: Sequence[StudyRun]) -> tuple[FrameworkStudy, ...]:
         telling = [at for at, of in enumerate(facets) if len({of(run) for run in of_model}) > 1]
         for key, of_class in sorted(classes.items()):
             title = [model, *(key[at] for at in telling)]
-            found.append(_study(of_class, ", ".join(filter(None, title)) or words.SAME_MODEL))
-    return tuple(found)
+            studies.append(_study(of_class, ", ".join(filter(None, title)) or words.SAME_MODEL))
+    return tuple(studies)
 
 
 def separating_problems(runs: Sequence[StudyRun]) -> list[Problem]:
@@ -193,7 +193,7 @@ def _point(size: int, runs: Sequence[StudyRun], smallest: FrameworkPoint | None)
         no_kernel_share=composition.share("idle") if composition else None,
         peak_memory_bytes=known_center([_total_memory(run) for run in runs]),
         num_disturbed=sum(bool(run.disturbed) for run in runs),
-        missing=tuple(dict.fromkeys(one for run in runs for one in run.missing)),
+        missing=tuple(dict.fromkeys(missing for run in runs for missing in run.missing)),
         speeds=tuple(speeds),
         traced_ratio=composition.step / step if composition and step else None,
     )
@@ -206,22 +206,22 @@ def _total_memory(run: StudyRun) -> float | None:
 
 def _agreement(references: Sequence[StudyRun], runs: Sequence[StudyRun], size: int) -> Parity | None:
     """The worst of the runs on so many ranks; None: nothing to compare, or not there."""
-    known = [run for run in references if run.world_size == size and run.losses]
+    study_runs = [run for run in references if run.world_size == size and run.losses]
     of = [run for run in runs if run.world_size == size and run.losses]
-    return worst([_against(known, run) for run in of]) if known and of else None
+    return worst([_against(study_runs, run) for run in of]) if study_runs and of else None
 
 
 def _against(references: Sequence[StudyRun], run: StudyRun) -> Parity:
     """Against the reference that was trained alike; where none was, the reason is what differs."""
-    alike = [one for one in references if not _unlike(one, run)]
+    alike = [study_run for study_run in references if not _unlike(study_run, run)]
     found = parity((alike or references)[0].losses, run.losses)
     unlike = [] if alike else _unlike(references[0], run)
     return found if found.agrees is not False or not unlike else found.because(words.trained_unlike(unlike))
 
 
-def _unlike(one: StudyRun, other: StudyRun) -> list[str]:
+def _unlike(run: StudyRun, other: StudyRun) -> list[str]:
     """Settings that decide losses and differ, in words."""
-    first, then = one.framework_run, other.framework_run
+    first, then = run.framework_run, other.framework_run
     if not first or not then:
         return []
     return [

@@ -123,7 +123,11 @@ def _study_run(entry: RunEntry, label: str, known: Model, model: str) -> StudyRu
         loss_curve=curve,
         diverged=_diverged(analysis),
         disturbed=None if machine is None or machine.clean is None else not machine.clean,
-        disturbances=tuple(one.title for one in machine.disturbances if one.within_steps) if machine else (),
+        disturbances=tuple(
+            disturbance.title for disturbance in machine.disturbances if disturbance.within_steps
+        )
+        if machine
+        else (),
         incomplete=tuple(incomplete.values()),
         incomplete_causes=tuple(incomplete),
         running=analysis.run.is_open,
@@ -271,14 +275,14 @@ def _repeat_key(
 
 def _composition(analysis: RunAnalysis) -> tuple[Composition | None, Missing | None]:
     """The mean rank's mean traced step, and why there is none."""
-    found = [rank.breakdown_ns for rank in analysis.ranks if rank.breakdown_ns is not None]
+    breakdowns = [rank.breakdown_ns for rank in analysis.ranks if rank.breakdown_ns is not None]
     if analysis.breakdown_of == "file":
         return None, missing_figure(Figure.STEP_COMPOSITION, Cause.NO_STEP_MARKS)
-    if not found:
+    if not breakdowns:
         return None, missing_figure(Figure.STEP_COMPOSITION, Cause.NO_WINDOW_TRACED)
-    means = {part: math.fsum(getattr(one, part) for one in found) / len(found) for part in PARTS}
-    step = math.fsum(one.step for one in found) / len(found)
-    return Composition(step=step, num_steps=min(one.num_steps for one in found), **means), None
+    means = {part: math.fsum(getattr(one, part) for one in breakdowns) / len(breakdowns) for part in PARTS}
+    step = math.fsum(one.step for one in breakdowns) / len(breakdowns)
+    return Composition(step=step, num_steps=min(one.num_steps for one in breakdowns), **means), None
 
 
 def _loss_curve(entry: RunEntry, batch: int | None) -> LossCurve | None:
@@ -320,7 +324,7 @@ def _losses(entry: RunEntry) -> tuple[float | None, ...]:
 def _framework(entry: RunEntry) -> tuple[str, str]:
     """Name and version; a label of `perfscope bench` (horovod, which torch computes for) comes first."""
     every = (meta.framework for _, meta in sorted(entry.metas.items()))
-    version = next((one.version for one in every if one.name), "")
+    version = next((framework.version for framework in every if framework.name), "")
     return entry.analysis.run.labels.get("framework") or named_framework(entry.metas), version
 
 
@@ -401,9 +405,9 @@ def _machine(entry: RunEntry) -> MachineFacts:
 
 def _link_speed(cluster: str, topologies: Mapping[str, Mapping[str, object]]) -> float | None:
     """One host's link to the others, byte/s: the emulated cluster's, else that of the one real interface."""
-    found = _CLUSTER.search(cluster)
-    if found:
-        return float(found[1]) * _BIT[found[2].lower()] / 8
+    match = _CLUSTER.search(cluster)
+    if match:
+        return float(match[1]) * _BIT[match[2].lower()] / 8
     if cluster:
         return None
     speeds = {

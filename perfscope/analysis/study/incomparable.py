@@ -21,7 +21,7 @@ def forbidding(problems: Sequence[Problem], runs: Sequence[StudyRun]) -> list[Pr
     """
     steps_only = all(run.samples_per_s is None and run.step_ns is not None for run in runs)
     beside = (*_BESIDE, ProblemKind.NO_SPEED) if steps_only else _BESIDE
-    return [one for one in problems if one.severity == REFUSE and one.id not in beside]
+    return [problem for problem in problems if problem.severity == REFUSE and problem.id not in beside]
 
 
 def refused_diff(diff: RunDiff, problems: Sequence[Problem]) -> RunDiff:
@@ -32,7 +32,9 @@ def refused_diff(diff: RunDiff, problems: Sequence[Problem]) -> RunDiff:
         problems: what forbids it, at least one.
     """
     labels = {
-        kind: list(dict.fromkeys(label for one in problems if one.id == kind for label in one.runs))
+        kind: list(
+            dict.fromkeys(label for problem in problems if problem.id == kind for label in problem.runs)
+        )
         for kind in dict.fromkeys(one.id for one in problems)
     }
     why = refusal(list(labels), labels)

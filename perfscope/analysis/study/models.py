@@ -55,7 +55,7 @@ def model_of(entry: RunEntry) -> Model:
         return Model(name=labels["model"], layers={}, is_whole=False, num_ranks=num_ranks)
     roots = [meta.root or RootModule() for _, meta in sorted(entry.metas.items())]
     # The name is that of what wrappers hold.
-    name = next((one.name or one.type for one in roots if one.name or one.type), "")
+    name = next((module.name or module.type for module in roots if module.name or module.type), "")
     return Model(name=name, layers=_layers(entry), is_whole=_is_whole(roots, num_ranks), num_ranks=num_ranks)
 
 
@@ -88,31 +88,31 @@ def _add(found: dict[str, tuple[str, int]], name: str, kind: str, params: object
 def model_words(models: Sequence[Model]) -> list[str]:
     """What each is called: its name, with its parameters where models of one name differ; "" = not known."""
     by_name: dict[str, dict[str, Model]] = defaultdict(dict)
-    for one in models:
-        if one.is_whole and one.layers:
-            by_name[one.name].setdefault(one.identity, one)
+    for model in models:
+        if model.is_whole and model.layers:
+            by_name[model.name].setdefault(model.identity, model)
     return [_word(one, list(by_name[one.name].values())) for one in models]
 
 
-def _word(one: Model, wholes: Sequence[Model]) -> str:
-    if not one.layers or not wholes:
-        return one.name
-    if not one.is_whole:
-        fitting = [whole for whole in wholes if not _contradicts(one, whole)]
+def _word(model: Model, wholes: Sequence[Model]) -> str:
+    if not model.layers or not wholes:
+        return model.name
+    if not model.is_whole:
+        fitting = [whole for whole in wholes if not _contradicts(model, whole)]
         if not fitting:
-            return words.model_of(one.name, one.num_params, "", on_rank=True)
-        return _word(fitting[0], wholes) if len(fitting) == 1 else one.name
-    if len(wholes) == 1 and one.identity == wholes[0].identity:
-        return one.name
-    as_large = sum(whole.num_params == one.num_params for whole in wholes)
-    identity = one.identity if as_large > 1 else ""
-    return words.model_of(one.name, one.num_params, identity, on_rank=False)
+            return words.model_of(model.name, model.num_params, "", on_rank=True)
+        return _word(fitting[0], wholes) if len(fitting) == 1 else model.name
+    if len(wholes) == 1 and model.identity == wholes[0].identity:
+        return model.name
+    as_large = sum(whole.num_params == model.num_params for whole in wholes)
+    identity = model.identity if as_large > 1 else ""
+    return words.model_of(model.name, model.num_params, identity, on_rank=False)
 
 
-def _contradicts(part: Model, whole: Model) -> bool:
-    both = part.layers.keys() & whole.layers.keys()
+def _contradicts(part: Model, model: Model) -> bool:
+    both = part.layers.keys() & model.layers.keys()
     return any(
-        part.layers[name][0] != whole.layers[name][0] or part.layers[name][1] > whole.layers[name][1]
+        part.layers[name][0] != model.layers[name][0] or part.layers[name][1] > model.layers[name][1]
         for name in both
     )
 
@@ -131,7 +131,7 @@ def doubtful_models(runs: Sequence[StudyRun], models: Mapping[str, Model]) -> li
     found = []
     for word, members in by_word.items():
         known = [models[run.label] for run in members]
-        others = [one for one in known[1:] if _doubtful(known[0], one)]
+        others = [model for model in known[1:] if _doubtful(known[0], model)]
         if not others or all(one.is_whole for one in known):
             continue
         sizes = sorted({one.num_params for one in known})
@@ -141,11 +141,11 @@ def doubtful_models(runs: Sequence[StudyRun], models: Mapping[str, Model]) -> li
     return found
 
 
-def _doubtful(one: Model, other: Model) -> bool:
+def _doubtful(model: Model, other: Model) -> bool:
     """Other layers, or other parts of them on as many ranks."""
-    if one.layers.keys() != other.layers.keys():
+    if model.layers.keys() != other.layers.keys():
         return True
-    return one.num_ranks == other.num_ranks and one.identity != other.identity
+    return model.num_ranks == other.num_ranks and model.identity != other.identity
 
 
 def _mapping(value: object) -> Mapping[str, Any]:

@@ -71,7 +71,7 @@ def _alone(run: StudyRun) -> StudyRun:
     if run.efficiency is not None or step is None or step.step <= 0:
         return run
     useful = (step.compute + step.optimizer) / step.step
-    known = Efficiency(
+    efficiency = Efficiency(
         num_steps=step.num_steps,
         step_ns=round(step.step),
         ideal_step_ns=round(step.step),
@@ -84,31 +84,31 @@ def _alone(run: StudyRun) -> StudyRun:
         transfer=1.0,
         parallel_efficiency=useful,
     )
-    return replace(run, efficiency=known)
+    return replace(run, efficiency=efficiency)
 
 
 def _column(
     size: int,
-    own: Efficiency | None,
+    efficiency: Efficiency | None,
     first: Efficiency | None,
     reference: int,
     mode: str,
     runs: Sequence[StudyRun],
 ) -> dict[PopFactor, tuple[float | None, str]]:
     """Factor -> value and why it is missing."""
-    if own is None:
+    if efficiency is None:
         return dict.fromkeys(POP_ROWS, (None, _why_none(runs)))
     column: dict[PopFactor, tuple[float | None, str]] = {}
     for factor in POP_ROWS:
         if factor in _OF_SEVERAL:
             continue
-        value = own.value(factor)
+        value = efficiency.value(factor)
         column[factor] = (value, "" if value is not None else _why_factor(factor, runs))
-    useful, before = _total(own), _total(first)
+    useful, before = _total(efficiency), _total(first)
     if useful and before:
         scaling = before / useful * (size / reference if mode == WEAK else 1.0)
         column[PopFactor.COMPUTATION_SCALING] = (scaling, "")
-        column[PopFactor.GLOBAL] = (scaling * own.parallel_efficiency, "")
+        column[PopFactor.GLOBAL] = (scaling * efficiency.parallel_efficiency, "")
     else:
         why = words.needs_useful_time(reference, size)
         column[PopFactor.COMPUTATION_SCALING] = column[PopFactor.GLOBAL] = (None, why)
@@ -123,11 +123,11 @@ def _why_none(runs: Sequence[StudyRun]) -> str:
     if all(run.composition is None for run in runs):
         return words.NO_STEP_TRACED
     figures = _FIGURES.values()
-    said = (cause_text(one) for run in runs for one in run.missing if one.figure in figures)
+    said = (cause_text(missing) for run in runs for missing in run.missing if missing.figure in figures)
     return next(said, words.FACTORS_NOT_IN_TRACE)
 
 
 def _why_factor(factor: PopFactor, runs: Sequence[StudyRun]) -> str:
     figure = _FIGURES.get(factor)
-    said = (cause_text(one) for run in runs for one in run.missing if one.figure is figure)
+    said = (cause_text(missing) for run in runs for missing in run.missing if missing.figure is figure)
     return next(said, words.FACTOR_MISSING.get(factor, words.FACTOR_NOT_IN_TRACE))

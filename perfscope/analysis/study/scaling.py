@@ -41,11 +41,16 @@ def scaling_study(
     runs: Sequence[StudyRun], mode: str | None, reference: StudyRun | None
 ) -> tuple[ScalingStudy | None, list[Problem]]:
     """Scaling of every series of `runs` (which are all usable); None where no run has more than one rank."""
-    found = [_Line(series=one, asked=reference).result() for one in find_series(runs, mode)]
-    found.sort(key=lambda one: (bool(one.refused), -max((p.world_size for p in one.points), default=0)))
-    if not found:
+    series = [_Line(series=run_series, asked=reference).result() for run_series in find_series(runs, mode)]
+    series.sort(
+        key=lambda scaling_series: (
+            bool(scaling_series.refused),
+            -max((p.world_size for p in scaling_series.points), default=0),
+        )
+    )
+    if not series:
         return None, []
-    return ScalingStudy(series=tuple(found)), _problems(found)
+    return ScalingStudy(series=tuple(series)), _problems(series)
 
 
 class _Line(Struct, frozen=True, kw_only=True):
@@ -172,7 +177,7 @@ def _what_grew(points: Sequence[ScalingPoint], reference: int, mode: str) -> tup
     assert before is not None and after is not None
     share = reference / last.world_size if mode == STRONG else 1.0
     grown = [_growth(part, before, after, share, last.world_size) for part in PARTS]
-    grown.sort(key=lambda one: (-one.excess_ns, one.part))
+    grown.sort(key=lambda growth: (-growth.excess_ns, growth.part))
     return tuple(grown), ""
 
 
@@ -224,25 +229,27 @@ def _sentence(points: Sequence[ScalingPoint], reference: int, grew: Sequence[Gro
 
 def _problems(series: Sequence[ScalingSeries]) -> list[Problem]:
     found = []
-    for one in series:
-        first = one.reference_world_size or 0
+    for scaling_series in series:
+        first = scaling_series.reference_world_size or 0
         if first > 1:
             found.append(
                 Problem(
                     severity=WARN,
                     id=ProblemKind.NO_REFERENCE,
-                    text=words.no_single_rank(one.name, first, stated=one.reference_stated),
-                    runs=(one.reference,),
+                    text=words.no_single_rank(
+                        scaling_series.name, first, stated=scaling_series.reference_stated
+                    ),
+                    runs=(scaling_series.reference,),
                     affects="scaling",
                 )
             )
-        above = [p for p in one.points if p.efficiency > SUPERLINEAR and p.world_size > first]
+        above = [p for p in scaling_series.points if p.efficiency > SUPERLINEAR and p.world_size > first]
         if above:
             found.append(
                 Problem(
                     severity=WARN,
                     id=ProblemKind.SUPERLINEAR,
-                    text=words.superlinear(one.name, [point.world_size for point in above]),
+                    text=words.superlinear(scaling_series.name, [point.world_size for point in above]),
                     runs=tuple(label for point in above for label in point.runs),
                     affects="scaling",
                 )

@@ -55,13 +55,16 @@ def find_series(runs: Sequence[StudyRun], mode: str | None) -> list[RunSeries]:
             lines[_kind(run), run.scheme, machine_key(run)].append(run)
     found = []
     for (kind, scheme, _), members in sorted(lines.items()):
-        own = [run for run in single if _kind(run) == kind and run.scheme == scheme]
+        study_runs = [run for run in single if _kind(run) == kind and run.scheme == scheme]
         serial = [run for run in single if _kind(run) == kind and run.scheme == SERIAL]
-        joined = _by_batch([*(own or serial), *members], mode, scheme, bool(serial) and not own)
-        if serial and not own and all(one.refused for one in joined):
+        joined = _by_batch([*(study_runs or serial), *members], mode, scheme, bool(serial) and not study_runs)
+        if serial and not study_runs and all(series.refused for series in joined):
             alone = _by_batch(members, mode, scheme, False)
             if not all(one.refused or len(one.sizes) < 2 for one in alone):  # serial trained something else
-                joined = [replace(one, mode_reason=words.without_serial(one.mode_reason)) for one in alone]
+                joined = [
+                    replace(run_series, mode_reason=words.without_serial(run_series.mode_reason))
+                    for run_series in alone
+                ]
         found += joined
     return _name_apart(found)
 
@@ -99,7 +102,7 @@ def _by_batch(runs: Sequence[StudyRun], mode: str | None, scheme: str, borrowed:
         title = f"{scheme}, {kept}".strip(", ") if len(parts) > 1 else scheme
         own = borrowed and any(run.world_size == 1 for run in members)
         found.append(_series(members, title, mode, words.mode_of(reason, kept), own))
-    several = [one for one in found if len(one.sizes) > 1]
+    several = [series for series in found if len(series.sizes) > 1]
     if several or len(found) == 1:
         return several or found
     had = [(run.batch, run.world_size) for run in runs]
@@ -161,14 +164,14 @@ def apart(keys: Sequence[str]) -> list[str]:
     ]
 
 
-def _name_apart(found: list[RunSeries]) -> list[RunSeries]:
+def _name_apart(series: list[RunSeries]) -> list[RunSeries]:
     """Adds what tells series of one name apart: the model, else the machine."""
     taken: dict[str, int] = defaultdict(int)
-    for one in found:
+    for one in series:
         taken[one.name] += 1
-    models = {run.model for one in found for run in one.runs}
+    models = {run.model for one in series for run in one.runs}
     named_ = []
-    for one in found:
+    for one in series:
         name = one.name
         if taken[one.name] > 1 or (len(models) > 1 and not name):
             last = one.runs[-1]

@@ -34,7 +34,7 @@ def verdict_of(
             level=pair.level,
             headline=_headline(rows, pair),
             why=_why(winner, second, last, runs),
-            turn=" ".join([turn, *(one.sentence for one in by_batch[:1])]),
+            turn=" ".join([turn, *(batch_turn.sentence for batch_turn in by_batch[:1])]),
             caution=_caution(rows),
             action=_action(rows, pair, runs),
         ),
@@ -65,11 +65,11 @@ def _headline(rows: Sequence[SchemeRow], pair: Pair) -> str:
 
 
 def _noise(pair: Pair) -> str:
-    found = pair.interval
-    if found is None:
+    interval = pair.interval
+    if interval is None:
         return words.ONE_RUN_EACH
-    is_wide = found.high > WIDE * found.low
-    return words.noise_of(pair.ratio, found.low, found.high, found.num_repeats, is_wide=is_wide)
+    is_wide = interval.high > WIDE * interval.low
+    return words.noise_of(pair.ratio, interval.low, interval.high, interval.num_repeats, is_wide=is_wide)
 
 
 def _why(winner: SchemeRow, second: SchemeRow, last: SchemeRow, runs: Mapping[str, StudyRun]) -> str:
@@ -161,13 +161,13 @@ def _turns(
     (first, winner), *others = models
     if not isinstance(winner, Modelled):
         return (), (), words.turn_not_known(first.title, winner)
-    known = [model for _, model in others if isinstance(model, Modelled)]
-    if not known:
+    modelleds = [model for _, model in others if isinstance(model, Modelled)]
+    if not modelleds:
         row, why = others[0]
         assert not isinstance(why, Modelled)
         return (), (), words.turn_not_known(row.title, why)
-    turns = turns_against(winner, known)
-    return turns, batch_turns(winner, known, rows[0].batch or 1), _turn_sentence(turns, first)
+    turns = turns_against(winner, modelleds)
+    return turns, batch_turns(winner, modelleds, rows[0].batch or 1), _turn_sentence(turns, first)
 
 
 def _turn_sentence(turns: Sequence[Turn], winner: SchemeRow) -> str:
@@ -183,8 +183,8 @@ def _caution(rows: Sequence[SchemeRow]) -> str:
     """What samples/s leave out."""
     found = [words.unequal_updates(_updates(rows))]
     winner = rows[0]
-    known = [row for row in rows if row.held_out_loss is not None]
-    best = min(known, key=lambda row: (row.held_out_loss or 0.0, row.title), default=None)
+    schemes = [row for row in rows if row.held_out_loss is not None]
+    best = min(schemes, key=lambda row: (row.held_out_loss or 0.0, row.title), default=None)
     if best is not None and winner.held_out_loss is not None and best.held_out_loss is not None:
         apart = winner.held_out_loss - best.held_out_loss
         if apart > LOSS_APART * abs(best.held_out_loss):

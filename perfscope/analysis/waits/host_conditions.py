@@ -33,26 +33,28 @@ def surroundings(machine: MachineAnalysis | None, hosts: Sequence[Host]) -> Host
     if machine is None:
         return HostConditions()
     disturbed: dict[tuple[str, int], str] = {}
-    for one in sorted(machine.disturbances, key=lambda found: -found.severity):
-        if one.within_steps and one.kind in SLOW_COMPUTATION:
-            for window in one.windows:
-                disturbed.setdefault((one.host, window), one.title.removesuffix("."))
+    for disturbance in sorted(machine.disturbances, key=lambda found: -found.severity):
+        if disturbance.within_steps and disturbance.kind in SLOW_COMPUTATION:
+            for window in disturbance.windows:
+                disturbed.setdefault((disturbance.host, window), disturbance.title.removesuffix("."))
     crowded = {
-        rank: words.crowded(found.threads, len(found.ranks), found.where)
+        rank: words.crowded(oversubscription.threads, len(oversubscription.ranks), oversubscription.where)
         for host in hosts
-        for found in oversubscriptions(host)
-        for rank in found.ranks
+        for oversubscription in oversubscriptions(host)
+        for rank in oversubscription.ranks
     }
     remote = remote_ranks(machine, hosts)
     return HostConditions(
-        remote={one.rank: _where(one) for one in machine.placements if one.rank in remote},
+        remote={
+            placement.rank: _where(placement) for placement in machine.placements if placement.rank in remote
+        },
         disturbed=disturbed,
         crowded=crowded,
         is_known=True,
     )
 
 
-def _where(one: RankPlacement) -> str:
-    away = {node: share for node, share in one.memory_nodes.items() if node not in one.cpu_nodes}
+def _where(placement: RankPlacement) -> str:
+    away = {node: share for node, share in placement.memory_nodes.items() if node not in placement.cpu_nodes}
     most = max(away, key=lambda node: away[node], default=None)
-    return words.remote_memory(one.local_ratio or 0.0, one.cpu_nodes, most)
+    return words.remote_memory(placement.local_ratio or 0.0, placement.cpu_nodes, most)

@@ -59,9 +59,11 @@ def step_times(table: pa.Table) -> RankStepTimes:
 def input_waits(times: Mapping[int, RankStepTimes], steps: Set[int]) -> dict[int, dict[int, int]]:
     """step -> rank -> its wait for input, where that was measured."""
     result: dict[int, dict[int, int]] = {step: {} for step in steps}
-    for rank, one in times.items():
-        known = (one.input_wait >= 0) & np.isin(one.step, list(steps))
-        for step, waited in zip(one.step[known].tolist(), one.input_wait[known].tolist(), strict=True):
+    for rank, rank_step_times in times.items():
+        known = (rank_step_times.input_wait >= 0) & np.isin(rank_step_times.step, list(steps))
+        for step, waited in zip(
+            rank_step_times.step[known].tolist(), rank_step_times.input_wait[known].tolist(), strict=True
+        ):
             result[step][rank] = waited
     return result
 
@@ -92,9 +94,9 @@ def step_stragglers(
     for window, matches, judged in windows:
         tallies: dict[int, dict[int, _Tally]] = defaultdict(lambda: defaultdict(_Tally))
         num_calls: Counter[int] = Counter()
-        for one, late in zip(matches, judged, strict=True):
-            if one.key.collective != SEND:
-                _count(one, late, tallies, num_calls)
+        for calls, late in zip(matches, judged, strict=True):
+            if calls.key.collective != SEND:
+                _count(calls, late, tallies, num_calls)
         for step in sorted(tallies):
             held = {rank: tally.held for rank, tally in tallies[step].items()}
             rank = max(held, key=lambda one: (held[one], len(tallies[step][one].since), -one))
@@ -115,16 +117,16 @@ def step_stragglers(
 
 
 def _count(
-    one: JudgedCalls, late: Late, tallies: dict[int, dict[int, _Tally]], num_calls: Counter[int]
+    judged_calls: JudgedCalls, late: Late, tallies: dict[int, dict[int, _Tally]], num_calls: Counter[int]
 ) -> None:
     calls = np.flatnonzero(late.is_late)
-    rows = one.late_row[calls]
-    steps = one.step[rows, calls]
+    rows = judged_calls.late_row[calls]
+    steps = judged_calls.step[rows, calls]
     for call, row, step in zip(calls.tolist(), rows.tolist(), steps.tolist(), strict=True):
-        tally, behind = tallies[step][one.ranks[row]], int(late.lateness[call])
+        tally, behind = tallies[step][judged_calls.ranks[row]], int(late.lateness[call])
         num_calls[step] += 1
-        tally.since.append(int(one.last_entry[call]) - behind)
-        tally.until.append(int(one.last_entry[call]))
+        tally.since.append(int(judged_calls.last_entry[call]) - behind)
+        tally.until.append(int(judged_calls.last_entry[call]))
         if behind > tally.worst:
             tally.worst, tally.cause = behind, late.causes.get(call)
 
@@ -148,7 +150,9 @@ def always_on(times: Mapping[int, RankStepTimes]) -> dict[int, list[AlwaysOn]]:
     """Ranks that stand out over the untraced steps that all ranks have."""
     if len(times) < 2:
         return {}
-    common = set.intersection(*(set(one.step[one.is_usual].tolist()) for one in times.values()))
+    common = set.intersection(
+        *(set(rank_step_times.step[rank_step_times.is_usual].tolist()) for rank_step_times in times.values())
+    )
     ranks = sorted(times)
     if len(common) < _FEWEST_UNTRACED:
         return {}
@@ -206,12 +210,12 @@ def pattern_of(
     """
     if not stragglers:
         return Pattern(persistent=(), pattern=None, reason=words.NO_TRACED_STEP)
-    counts = Counter(one.rank for one in stragglers)
+    counts = Counter(straggler.rank for straggler in stragglers)
     standing_out = always_on(times)
     found = []
     for rank, count in counts.most_common():
         p_value = min(1.0, num_ranks * binomial_tail(count, len(stragglers), 1 / num_ranks))
-        held = sum(one.held_ns for one in stragglers if one.rank == rank)
+        held = sum(step_straggler.held_ns for step_straggler in stragglers if step_straggler.rank == rank)
         seen = _confirms(standing_out.get(rank, ()), held / count)
         often = 2 * count > len(stragglers)
         if not ((p_value < LIKELY and len(stragglers) >= _FEWEST_STEPS) or (often and seen is not None)):
@@ -231,7 +235,7 @@ def pattern_of(
 
 def _confirms(standing_out: Sequence[AlwaysOn], held: float) -> AlwaysOn | None:
     """What stands out by an amount that can be the lateness of a traced step."""
-    enough = [one for one in standing_out if one.excess_ns >= _CONFIRMS * held]
+    enough = [on for on in standing_out if on.excess_ns >= _CONFIRMS * held]
     return max(enough, key=lambda one: one.excess_ns, default=None)
 
 

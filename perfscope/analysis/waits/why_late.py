@@ -108,8 +108,8 @@ def why_late(
         input_of: step -> rank -> its wait for input by the always-on figures, ns; may be empty.
         loader: what the framework calls that which it waits for there.
     """
-    usable = [len(one.ranks) > 1 and all(rank in table.row_of for rank in one.ranks) for one in matches]
-    uncertain = [_uncertain(one) for one in matches]
+    usable = [len(calls.ranks) > 1 and all(rank in table.row_of for rank in calls.ranks) for calls in matches]
+    uncertain = [_uncertain(judged_calls) for judged_calls in matches]
     starts = common_starts(matches, table, usable)
     excess = excesses(matches, starts, table)
     late = [
@@ -152,21 +152,23 @@ def lateness(one: JudgedCalls) -> Int64:
     return result
 
 
-def _uncertain(one: JudgedCalls) -> NDArray[np.bool_]:
+def _uncertain(calls: JudgedCalls) -> NDArray[np.bool_]:
     """Calls in which half of the others may have been as late: it is not one rank that was."""
-    if len(one.ranks) < 2:
-        return np.zeros(len(one.seq), dtype=bool)
-    result: NDArray[np.bool_] = 2 * one.uncertain.sum(axis=0) >= len(one.ranks) - 1
-    return result & one.uncertain.any(axis=0)
+    if len(calls.ranks) < 2:
+        return np.zeros(len(calls.seq), dtype=bool)
+    result: NDArray[np.bool_] = 2 * calls.uncertain.sum(axis=0) >= len(calls.ranks) - 1
+    return result & calls.uncertain.any(axis=0)
 
 
 def _singled_out(scene: _Scene) -> frozenset[int]:
     """Ranks with most of their host's lateness in collectives: what disturbs a host does not pick one."""
     held: dict[int, int] = defaultdict(int)
-    for one, late in zip(scene.matches, scene.late, strict=True):
-        if one.key.collective != SEND:
-            total = np.bincount(one.late_row, np.where(late, lateness(one), 0), minlength=len(one.ranks))
-            for rank, amount in zip(one.ranks, total.tolist(), strict=True):
+    for calls, late in zip(scene.matches, scene.late, strict=True):
+        if calls.key.collective != SEND:
+            total = np.bincount(
+                calls.late_row, np.where(late, lateness(calls), 0), minlength=len(calls.ranks)
+            )
+            for rank, amount in zip(calls.ranks, total.tolist(), strict=True):
                 held[rank] += int(amount)
     of_host: dict[str, int] = defaultdict(int)
     for rank, amount in held.items():
@@ -186,42 +188,42 @@ def _own_causes(scene: _Scene) -> None:
     """What each late rank itself did longer; chains are followed later."""
     computing = Computing.of(scene.table, scene.layers)
     for index, excess in scene.excess.items():
-        one = scene.matches[index]
+        judged_calls = scene.matches[index]
         top = excess.by_class.argmax(axis=0)
         clear = excess.by_class[top, np.arange(len(top))] >= _CLEAR * excess.lateness
-        together = excess.lateness < _TOGETHER * one.wait.mean(axis=0)
+        together = excess.lateness < _TOGETHER * judged_calls.wait.mean(axis=0)
         calls = np.flatnonzero(scene.late[index])
         for call in calls[together[calls]].tolist():
-            scene.own[index, call] = _came_together(one, excess, call)
+            scene.own[index, call] = _came_together(judged_calls, excess, call)
         calls = calls[~together[calls]]
         computes = calls[clear[calls] & (top[calls] == LINE_COMPUTE)]
-        by_layer = layer_excesses(one, scene.starts[index], computes, scene.table, computing)
+        by_layer = layer_excesses(judged_calls, scene.starts[index], computes, scene.table, computing)
         for call in calls.tolist():
             late = _what(scene, index, call, int(top[call]) if clear[call] else None)
             if call in by_layer:
-                _add_layer(scene, late, one, by_layer[call])
+                _add_layer(scene, late, judged_calls, by_layer[call])
             scene.own[index, call] = _cause(late)
 
 
-def _came_together(one: JudgedCalls, excess: Excess, call: int) -> LateCause:
-    early = int(one.wait[:, call].argmax())
+def _came_together(calls: JudgedCalls, excess: Excess, call: int) -> LateCause:
+    early = int(calls.wait[:, call].argmax())
     behind = int(excess.lateness[call])
     return _cause(
         Lateness(
             reason=LateReason.TOGETHER,
-            rank=one.ranks[int(one.late_row[call])],
+            rank=calls.ranks[int(calls.late_row[call])],
             lateness_ns=behind,
             excess_ns=behind,
-            early_rank=one.ranks[early],
-            early_ns=int(one.wait[early, call]),
+            early_rank=calls.ranks[early],
+            early_ns=int(calls.wait[early, call]),
         )
     )
 
 
 def _what(scene: _Scene, index: int, call: int, top: int | None) -> Lateness:
     """Everything but computation, of which the layers say more."""
-    one, excess = scene.matches[index], scene.excess[index]
-    rank = one.ranks[int(one.late_row[call])]
+    calls, excess = scene.matches[index], scene.excess[index]
+    rank = calls.ranks[int(calls.late_row[call])]
     noise = scene.around.disturbed.get((scene.hosts.get(rank, ""), scene.window), "")
     late = Lateness(
         reason=LateReason.UNCLEAR,
@@ -243,22 +245,22 @@ def _what(scene: _Scene, index: int, call: int, top: int | None) -> Lateness:
             key = scene.matches[source].key
             late.collective, late.group = key.collective, key.group
         else:
-            _look_before(scene, late, one, call)
+            _look_before(scene, late, calls, call)
     elif top == LINE_EXPOSED:
         late.reason = LateReason.EXPOSED_COMM
     else:
         late.reason = _SIMPLE.get(top, LateReason.COMPUTE)
         if top == LINE_IDLE and _is_stretched(excess, call):
-            _blame_noise(scene, late, one)
+            _blame_noise(scene, late, calls)
     return late
 
 
-def _look_before(scene: _Scene, late: Lateness, one: JudgedCalls, call: int) -> None:
+def _look_before(scene: _Scene, late: Lateness, calls: JudgedCalls, call: int) -> None:
     """A step that began late: the always-on figures know how long the step before it waited for input."""
-    step = int(one.step[one.late_row[call], call]) - 1
+    step = int(calls.step[calls.late_row[call], call]) - 1
     waited = scene.input_of.get(step, {})
-    others = sorted(waited[rank] for rank in one.ranks if rank in waited and rank != late.rank)
-    if late.rank not in waited or len(others) < len(one.ranks) - 1:
+    others = sorted(waited[rank] for rank in calls.ranks if rank in waited and rank != late.rank)
+    if late.rank not in waited or len(others) < len(calls.ranks) - 1:
         return
     excess = waited[late.rank] - others[(len(others) - 1) // 2]
     if excess >= _CLEAR * late.lateness_ns:
@@ -272,10 +274,10 @@ def _is_stretched(excess: Excess, call: int) -> bool:
     return late >= _STRETCHED * usual if known else True
 
 
-def _blame_noise(scene: _Scene, late: Lateness, one: JudgedCalls) -> None:
+def _blame_noise(scene: _Scene, late: Lateness, calls: JudgedCalls) -> None:
     """Where the machine explains that a rank did the same in more time, that becomes the reason."""
     rank = late.rank
-    same_host = sum(scene.hosts.get(rank) == scene.hosts.get(other) for other in one.ranks) - 1
+    same_host = sum(scene.hosts.get(rank) == scene.hosts.get(other) for other in calls.ranks) - 1
     if rank in scene.singled_out and same_host > 0:
         return
     if late.meanwhile:
@@ -284,20 +286,20 @@ def _blame_noise(scene: _Scene, late: Lateness, one: JudgedCalls) -> None:
         late.reason, late.by = LateReason.OVERSUBSCRIBED, scene.around.crowded[rank]
 
 
-def _add_layer(scene: _Scene, late: Lateness, one: JudgedCalls, found: LayerExcess) -> None:
+def _add_layer(scene: _Scene, late: Lateness, calls: JudgedCalls, excess: LayerExcess) -> None:
     """Which layer, and whether it is the layer or the rank that is slow."""
-    late.part_ns, late.ratio = found.excess_ns, found.ratio
-    if found.alike or found.spread:
-        late.alike, late.spread = found.alike, True
-        if found.alike and late.rank in scene.around.remote:
+    late.part_ns, late.ratio = excess.excess_ns, excess.ratio
+    if excess.alike or excess.spread:
+        late.alike, late.spread = excess.alike, True
+        if excess.alike and late.rank in scene.around.remote:
             late.reason, late.by = LateReason.NUMA_REMOTE, scene.around.remote[late.rank]
         else:
-            _blame_noise(scene, late, one)
+            _blame_noise(scene, late, calls)
         return
-    late.layer = scene.layers[found.layer] if found.layer >= 0 else None
-    late.phase = PHASES[found.phase] if found.phase >= 0 else None
-    if found.is_own_layer and found.layer >= 0:
-        late.reason = LateReason.UPSTREAM if one.key.collective == SEND else LateReason.MODEL_SPLIT
+    late.layer = scene.layers[excess.layer] if excess.layer >= 0 else None
+    late.phase = PHASES[excess.phase] if excess.phase >= 0 else None
+    if excess.is_own_layer and excess.layer >= 0:
+        late.reason = LateReason.UPSTREAM if calls.key.collective == SEND else LateReason.MODEL_SPLIT
 
 
 def _cause(late: Lateness) -> LateCause:
@@ -317,20 +319,20 @@ def _follow(scene: _Scene) -> list[dict[int, LateCause]]:
     """Every call's cause, through the calls in which the late rank waited for somebody else."""
     result: list[dict[int, LateCause]] = [{} for _ in scene.matches]
     before = _calls_before(scene)
-    for (index, call), own in scene.own.items():
-        at, cause, hops = (index, call), own, list[Hop]()
+    for (index, call), late_cause in scene.own.items():
+        at, cause, hops = (index, call), late_cause, list[Hop]()
         while cause.reason is LateReason.EXPOSED_COMM and len(hops) < _MOST_HOPS and at in before:
             other, is_wait = before[at]
-            one = scene.matches[other[0]]
+            calls = scene.matches[other[0]]
             if not is_wait or other not in scene.own:
-                cause = structs.replace(cause, group=one.key.group, sentence=_busy(cause, one))
+                cause = structs.replace(cause, group=calls.key.group, sentence=_busy(cause, calls))
                 break
             next_cause = scene.own[other]
-            late_rank = one.ranks[int(one.late_row[other[1]])]
+            late_rank = calls.ranks[int(calls.late_row[other[1]])]
             hops.append(
                 Hop(
-                    collective=one.key.collective,
-                    group=one.key.group,
+                    collective=calls.key.collective,
+                    group=calls.key.group,
                     waiting_rank=cause.rank,
                     late_rank=late_rank,
                 )
@@ -338,20 +340,20 @@ def _follow(scene: _Scene) -> list[dict[int, LateCause]]:
             at, cause = other, next_cause
         if hops:
             way = [(hop.late_rank, hop.collective, hop.group) for hop in hops]
-            text = through(own.rank, way, cause.sentence)
+            text = through(late_cause.rank, way, cause.sentence)
             cause = structs.replace(cause, through=tuple(hops), group=hops[0].group, sentence=text)
         result[index][call] = cause
     return result
 
 
-def _busy(cause: LateCause, one: JudgedCalls) -> str:
+def _busy(cause: LateCause, calls: JudgedCalls) -> str:
     late = Lateness(
         reason=LateReason.EXPOSED_COMM,
         rank=cause.rank,
         lateness_ns=cause.excess_ns,
         excess_ns=cause.excess_ns,
-        collective=one.key.collective,
-        group=one.key.group,
+        collective=calls.key.collective,
+        group=calls.key.group,
     )
     return late_sentence(late)
 
@@ -364,18 +366,18 @@ def _calls_before(scene: _Scene) -> dict[_At, tuple[_At, bool]]:
     asked = [at for at, cause in scene.own.items() if cause.reason is LateReason.EXPOSED_COMM]
     rows: dict[int, list[tuple[int, int]]] = defaultdict(list)
     if asked:
-        for index, one in enumerate(scene.matches):
-            for row, rank in enumerate(one.ranks):
+        for index, calls in enumerate(scene.matches):
+            for row, rank in enumerate(calls.ranks):
                 rows[rank].append((index, row))
     result = {}
     of_rank: dict[int, _RankCalls] = {}
     for index, call in asked:
-        one = scene.matches[index]
-        row = int(one.late_row[call])
-        rank = one.ranks[row]
+        calls = scene.matches[index]
+        row = int(calls.late_row[call])
+        rank = calls.ranks[row]
         if rank not in of_rank:
             of_rank[rank] = _RankCalls.of(scene.matches, rows[rank])
-        begin, end = int(scene.excess[index].begin[call]), int(one.enter[row, call])
+        begin, end = int(scene.excess[index].begin[call]), int(calls.enter[row, call])
         found = of_rank[rank].longest(begin, end, (index, call))
         if found is not None:
             result[index, call] = found

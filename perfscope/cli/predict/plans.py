@@ -197,8 +197,8 @@ def _batch_for_all(
     base = lcm(batch, *sizes)
     for asked in (base * times for times in (1, 2, 3)):
         try:
-            for one in refused:
-                _planned(configs, one.scheme, one.num_ranks, ranks_per_host, asked)
+            for refusal in refused:
+                _planned(configs, refusal.scheme, refusal.num_ranks, ranks_per_host, asked)
         except BenchError:
             continue
         return asked

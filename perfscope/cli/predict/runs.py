@@ -202,7 +202,7 @@ def _own_plan(config: BenchConfig, scheme: SchemeRecord, name: str) -> Plan | No
         return None
     from perfscope.cli.predict.plans import plan_of
 
-    hosts = [place.host for place in scheme.places]
+    hosts = [rank_place.host for rank_place in scheme.places]
     names = {host: index for index, host in enumerate(dict.fromkeys(hosts))}
     where = tuple(names[host] for host in hosts)
     if len(where) != config.num_ranks:

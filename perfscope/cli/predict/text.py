@@ -45,8 +45,8 @@ def prediction_text(report: PredictionReport, ranks_per_host: int, notes: Sequen
     if report.not_comparable is not None:
         lines = [f"WARNING: {report.not_comparable}.", "", *lines]
     numbers: dict[str, int] = {}
-    for one in report.predictions:
-        for warning in one.warnings:
+    for prediction in report.predictions:
+        for warning in prediction.warnings:
             numbers.setdefault(warning, len(numbers) + 1)
     lines += table(
         (
@@ -68,18 +68,18 @@ def prediction_text(report: PredictionReport, ranks_per_host: int, notes: Sequen
     return "\n".join(lines) + "\n"
 
 
-def _row(one: Prediction, numbers: dict[str, int]) -> tuple[str, ...]:
-    marks = ",".join(str(numbers[warning]) for warning in one.warnings)
+def _row(prediction: Prediction, numbers: dict[str, int]) -> tuple[str, ...]:
+    marks = ",".join(str(numbers[warning]) for warning in prediction.warnings)
     return (
-        str(one.num_ranks),
-        one.scheme,
-        one.mesh,
-        format_ns(one.step_ns),
-        _span(one.step_interval_ns),
-        _measured(one),
-        number(one.samples_per_s),
-        _efficiency(one),
-        MISSING if one.times_best is None else f"{one.times_best:.3g}",
+        str(prediction.num_ranks),
+        prediction.scheme,
+        prediction.mesh,
+        format_ns(prediction.step_ns),
+        _span(prediction.step_interval_ns),
+        _measured(prediction),
+        number(prediction.samples_per_s),
+        _efficiency(prediction),
+        MISSING if prediction.times_best is None else f"{prediction.times_best:.3g}",
         f"[{marks}]" if marks else "",
     )
 
@@ -88,11 +88,13 @@ def _span(interval: Interval) -> str:
     return f"{format_ns(interval.low)} to {format_ns(interval.high)}"
 
 
-def _efficiency(one: Prediction) -> str:
-    if one.efficiency is None or one.efficiency_interval is None:
+def _efficiency(prediction: Prediction) -> str:
+    if prediction.efficiency is None or prediction.efficiency_interval is None:
         return MISSING
-    low, high = (_percent(value) for value in (one.efficiency_interval.low, one.efficiency_interval.high))
-    return f"{_percent(one.efficiency)} ({low} to {high})"
+    low, high = (
+        _percent(value) for value in (prediction.efficiency_interval.low, prediction.efficiency_interval.high)
+    )
+    return f"{_percent(prediction.efficiency)} ({low} to {high})"
 
 
 def _percent(value: float) -> str:
@@ -100,11 +102,11 @@ def _percent(value: float) -> str:
     return f"{100 * value:.0f} %" if value >= 0.0995 else f"{100 * value:.2g} %"
 
 
-def _measured(one: Prediction) -> str:
+def _measured(prediction: Prediction) -> str:
     """`131 ms (+4 %)`: what was run, and how far the prediction is from it."""
-    if one.measured_step_ns is None or one.misfit is None:
+    if prediction.measured_step_ns is None or prediction.misfit is None:
         return MISSING
-    return f"{format_ns(one.measured_step_ns)} ({100 * one.misfit:+.0f} %)"
+    return f"{format_ns(prediction.measured_step_ns)} ({100 * prediction.misfit:+.0f} %)"
 
 
 def _cores(value: float) -> str:
@@ -114,8 +116,8 @@ def _cores(value: float) -> str:
 def grouped(refusals: Sequence[Refusal]) -> list[tuple[str, str]]:
     """(schemes and numbers of ranks, the reason they share)."""
     sizes: dict[tuple[str, str], list[int]] = defaultdict(list)
-    for one in refusals:
-        sizes[one.reason, one.scheme].append(one.num_ranks)
+    for refusal in refusals:
+        sizes[refusal.reason, refusal.scheme].append(refusal.num_ranks)
     schemes: dict[tuple[str, tuple[int, ...]], list[str]] = defaultdict(list)
     for (reason, scheme), found in sizes.items():
         schemes[reason, tuple(found)].append(scheme)
@@ -132,22 +134,22 @@ def _listed(words: Sequence[str]) -> str:
 def _composition(predictions: Sequence[Prediction]) -> list[str]:
     rows = [
         (
-            str(one.num_ranks),
-            one.scheme,
-            _part(one.compute_ns, one),
-            _part(one.straggler_ns, one),
-            _part(one.exposed_comm_ns, one),
-            format_ns(one.hidden_comm_ns),
+            str(prediction.num_ranks),
+            prediction.scheme,
+            _part(prediction.compute_ns, prediction),
+            _part(prediction.straggler_ns, prediction),
+            _part(prediction.exposed_comm_ns, prediction),
+            format_ns(prediction.hidden_comm_ns),
         )
-        for one in predictions
+        for prediction in predictions
     ]
     return table(
         ("N", "scheme", "compute", "waiting for the last", "exposed transfer", "hidden transfer"), rows
     )
 
 
-def _part(value: int, one: Prediction) -> str:
-    return f"{format_ns(value)} ({format_ratio(value / one.step_ns, 0)})"
+def _part(value: int, prediction: Prediction) -> str:
+    return f"{format_ns(value)} ({format_ratio(value / prediction.step_ns, 0)})"
 
 
 def _reference(report: PredictionReport) -> list[str]:
@@ -170,8 +172,8 @@ def _reference(report: PredictionReport) -> list[str]:
             f"{counted(best.num_ranks, 'rank')} at a batch of {best.batch:g}, the fastest run measured."
         )
     if report.fitted:
-        worst = max(report.fitted, key=lambda one: abs(one.misfit))
-        typical = median(abs(one.misfit) for one in report.fitted)
+        worst = max(report.fitted, key=lambda fitted_run: abs(fitted_run.misfit))
+        typical = median(abs(run.misfit) for run in report.fitted)
         lines.append(
             "The model goes through the runs that it is fitted to: the error beyond them is unknown."
             if abs(worst.misfit) < _NO_MISFIT
@@ -182,22 +184,22 @@ def _reference(report: PredictionReport) -> list[str]:
 
 
 def _links(report: PredictionReport) -> list[str]:
-    return [_link(one) for one in report.links]
+    return [_link(used) for used in report.links]
 
 
-def _link(one: LinkUsed) -> str:
-    where = WHERE.get(one.link_class, one.link_class)
-    late = format_ns(one.cost.alpha_s * 1e9)
-    fast = format_rate(one.cost.bandwidth_bytes_per_s)
-    if one.given is not None:
-        return f"Links {where}: {late} and {fast}, given as {one.given!r}, not measured."
+def _link(used: LinkUsed) -> str:
+    where = WHERE.get(used.link_class, used.link_class)
+    late = format_ns(used.cost.alpha_s * 1e9)
+    fast = format_rate(used.cost.bandwidth_bytes_per_s)
+    if used.given is not None:
+        return f"Links {where}: {late} and {fast}, given as {used.given!r}, not measured."
     alpha = beta = ""
-    if one.alpha_s is not None:
-        alpha = f" ({format_ns(one.alpha_s.low * 1e9)} to {format_ns(one.alpha_s.high * 1e9)})"
-    if one.beta_s_per_byte is not None:
-        low, high = one.beta_s_per_byte.high, one.beta_s_per_byte.low
+    if used.alpha_s is not None:
+        alpha = f" ({format_ns(used.alpha_s.low * 1e9)} to {format_ns(used.alpha_s.high * 1e9)})"
+    if used.beta_s_per_byte is not None:
+        low, high = used.beta_s_per_byte.high, used.beta_s_per_byte.low
         slow = format_rate(1 / low) if low > 0 else ""
         beta = f" ({slow} to {format_rate(1 / high)})" if high > 0 else f" (at least {slow})" if slow else ""
-    calls = counted(one.num_calls, "call")
-    rate = f"{fast}{beta}" if one.cost.bandwidth_bytes_per_s else f"no time per byte to be seen{beta}"
+    calls = counted(used.num_calls, "call")
+    rate = f"{fast}{beta}" if used.cost.bandwidth_bytes_per_s else f"no time per byte to be seen{beta}"
     return f"Links {where}: {late}{alpha} per message and {rate}, fitted to {calls}."

@@ -62,12 +62,12 @@ def collective_evidence(sides: Sides, slowdown: float) -> CollectiveEvidence:
         head=tuple(run for run in sides.head if run.composition),
         paired=sides.paired and all(run.composition for run in sides.runs),
     )
-    names = list(dict.fromkeys(one.name for run in traced.runs for one in run.collectives))
+    names = list(dict.fromkeys(use.name for run in traced.runs for use in run.collectives))
     kinds = [one for name in names if (one := _kind(traced, name, slowdown)) is not None]
     known = min(len(traced.base), len(traced.head)) > 0
     if not kinds:
         return CollectiveEvidence(known=known)
-    costs = [_cost(one) for one in kinds]
+    costs = [_cost(kind) for kind in kinds]
     moved = [one for one in kinds if one.changed or one.duration.is_certain]
     moved.sort(key=lambda one: (not one.changed, -abs(_size(one))))
     changed = tuple(one.name for one in moved if one.changed)
@@ -100,8 +100,8 @@ def _kind(sides: Sides, name: str, slowdown: float) -> _Kind | None:
 
 def _use(run: RunFigures, name: str) -> CollectiveUse:
     """Of a collective that a traced run does not call, it calls none."""
-    found = next((one for one in run.collectives if one.name == name), None)
-    return found or CollectiveUse(name=name, calls=0.0, bytes=0.0, duration_ns=0.0, transfer_ns=0.0)
+    use = next((collective_use for collective_use in run.collectives if collective_use.name == name), None)
+    return use or CollectiveUse(name=name, calls=0.0, bytes=0.0, duration_ns=0.0, transfer_ns=0.0)
 
 
 def _middle(values: Sequence[float | None]) -> float | None:

@@ -64,28 +64,28 @@ class _Quantity:
 
 def around(sides: Sides) -> Around:
     """What differed between the two sides."""
-    found: list[Difference] = []
+    differences: list[Difference] = []
     explained = 0.0
     pressed_by_others = _pressed_by_others(sides)
-    for one in _quantities(sides):
-        shift = sides.shift(one.figure)
+    for quantity in _quantities(sides):
+        shift = sides.shift(quantity.figure)
         if shift is None:
             continue
-        cost = one.cost(shift)
-        if not shift.is_certain or abs(cost) < one.least:
+        cost = quantity.cost(shift)
+        if not shift.is_certain or abs(cost) < quantity.least:
             continue
-        weighty = cost > 0 and (one.what != "pressure" or pressed_by_others)
+        weighty = cost > 0 and (quantity.what != "pressure" or pressed_by_others)
         if (
-            weighty and one.what != "pressure"
+            weighty and quantity.what != "pressure"
         ):  # pressure tells of what neighbors and throttling are counted for
             explained += cost
-        found.append(_measured(one, shift, weighty))
+        differences.append(_measured(quantity, shift, weighty))
     settings = _settings(sides)
-    found += settings
+    differences += settings
     return Around(
-        differences=tuple(sorted(found, key=lambda one: not one.weighty)),
+        differences=tuple(sorted(differences, key=lambda one: not one.weighty)),
         explained=explained,
-        settings=tuple(one for one in settings if one.weighty),
+        settings=tuple(difference for difference in settings if difference.weighty),
     )
 
 
@@ -149,12 +149,12 @@ def _pressed_by_others(sides: Sides) -> bool:
     """Waiting for a CPU may be the training's own doing (more threads), unless others took CPUs."""
     neighbours = sides.shift(lambda run: run.surroundings.neighbour_cpus)
     steal = sides.shift(lambda run: run.surroundings.steal_ratio)
-    return any(one is not None and one.low > 0 for one in (neighbours, steal))
+    return any(shift is not None and shift.low > 0 for shift in (neighbours, steal))
 
 
-def _measured(one: _Quantity, shift: Shift, weighty: bool) -> Difference:
-    base, head = one.shown(shift.base), one.shown(shift.head)
-    return _difference(one.what, words.QUANTITIES[one.what], (base, head), weighty)
+def _measured(quantity: _Quantity, shift: Shift, weighty: bool) -> Difference:
+    base, head = quantity.shown(shift.base), quantity.shown(shift.head)
+    return _difference(quantity.what, words.QUANTITIES[quantity.what], (base, head), weighty)
 
 
 def _difference(what: str, title: str, values: tuple[str, str], weighty: bool) -> Difference:
@@ -164,7 +164,7 @@ def _difference(what: str, title: str, values: tuple[str, str], weighty: bool) -
 
 
 def _settings(sides: Sides) -> list[Difference]:
-    found = [
+    differences = [
         _setting(sides, "hosts", lambda run: ", ".join(run.surroundings.hosts), one_each=True),
         _setting(sides, "kernel", lambda run: run.surroundings.kernel),
         _command(sides),
@@ -179,7 +179,7 @@ def _settings(sides: Sides) -> list[Difference]:
         for name in _names(sides, of):
             if kind == "environment" and name in _NO_SETTING:
                 continue
-            found.append(
+            differences.append(
                 _setting(
                     sides,
                     f"{kind} {name}",
@@ -188,7 +188,7 @@ def _settings(sides: Sides) -> list[Difference]:
                     title=f"{words.KINDS[kind]} {name}",
                 )
             )
-    return [one for one in found if one is not None]
+    return [one for one in differences if one is not None]
 
 
 def _names(sides: Sides, of: Callable[[RunFigures], Mapping[str, object]]) -> list[str]:

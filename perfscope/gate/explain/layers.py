@@ -58,7 +58,7 @@ def layer_evidence(sides: Sides, step_ns: float, slowdown: float) -> LayerEviden
         paired=sides.paired and all(run.layers for run in sides.runs),
     )
     phases = {"forward": _times(used, "forward_ns"), "backward": _times(used, "backward_ns")}
-    names = list(dict.fromkeys(one.layer for run in used.runs for one in run.layers))
+    names = list(dict.fromkeys(time.layer for run in used.runs for time in run.layers))
     if not names or not used.base or not used.head:
         return LayerEvidence()
     total = phases["forward"] + phases["backward"]  # (runs, layers)
@@ -79,7 +79,7 @@ def layer_evidence(sides: Sides, step_ns: float, slowdown: float) -> LayerEviden
         moves.append(
             _moved(name, shift, {key: (own * scale)[:, at] for key, own in phases.items()}, num_base, used)
         )
-    moves.sort(key=lambda one: -abs(one.change_ns))
+    moves.sort(key=lambda moved: -abs(moved.change_ns))
     return LayerEvidence(
         moves=tuple(moves[:_MOST]),
         excess_ns=excess,
@@ -91,10 +91,10 @@ def layer_evidence(sides: Sides, step_ns: float, slowdown: float) -> LayerEviden
 
 def _times(sides: Sides, field: str) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
     """Shape (runs, layers), base runs first; a layer that a run does not have takes no time in it."""
-    names = list(dict.fromkeys(one.layer for run in sides.runs for one in run.layers))
+    names = list(dict.fromkeys(layer_time.layer for run in sides.runs for layer_time in run.layers))
     rows = []
     for run in sides.runs:
-        own = {one.layer: float(getattr(one, field)) for one in run.layers}
+        own = {time.layer: float(getattr(time, field)) for time in run.layers}
         rows.append([own.get(name, 0.0) for name in names])
     return np.array(rows, dtype=np.float64).reshape(len(rows), len(names))
 
@@ -154,9 +154,9 @@ def _titled(name: str, runs: Sequence[RunFigures]) -> str:
     """`features.3 (Conv2d)`: a number of nn.Sequential alone says nothing of what the layer does."""
     if not name.rpartition(".")[2].isdecimal():
         return name
-    types = {one.module_type for run in runs for one in run.layers if one.layer == name}
+    types = {time.module_type for run in runs for time in run.layers if time.layer == name}
     return f"{name} ({', '.join(sorted(types))})" if types and all(types) else name
 
 
 def _present(runs: tuple[RunFigures, ...], name: str) -> bool:
-    return any(one.layer == name for run in runs for one in run.layers)
+    return any(time.layer == name for run in runs for time in run.layers)

@@ -45,7 +45,7 @@ class Story:
     waits_for: str
 
     def part(self, what: str) -> Moved | None:
-        return next((one for one in self.parts if one.what == what), None)
+        return next((moved for moved in self.parts if moved.what == what), None)
 
 
 def headline(story: Story) -> str:
@@ -89,8 +89,8 @@ def _still_headline(story: Story) -> str:
     return text(story.step_name, _change(story))
 
 
-def _part(one: Moved) -> str:
-    return words.moved(in_sentence(one.title), one.change_ns)
+def _part(moved: Moved) -> str:
+    return words.moved(in_sentence(moved.title), moved.change_ns)
 
 
 def _is_plain(move: Moved, step: float) -> bool:
@@ -108,7 +108,7 @@ def _details(story: Story) -> str:
 
 
 def _layer_words(story: Story) -> str:
-    along = [one for one in story.layers.moves if one.change_ns * story.direction > 0]
+    along = [moved for moved in story.layers.moves if moved.change_ns * story.direction > 0]
     part = story.part("compute")
     if not story.layers.known or part is None:
         return ""
@@ -125,7 +125,7 @@ def _layer_words(story: Story) -> str:
 
 
 def _collective_words(story: Story) -> str:
-    along = [one for one in story.collectives.moves if one.what in story.collectives.changed] or [
+    along = [moved for moved in story.collectives.moves if moved.what in story.collectives.changed] or [
         one for one in story.collectives.moves if one.change_ns * story.direction > 0
     ]
     if along:
@@ -134,12 +134,12 @@ def _collective_words(story: Story) -> str:
 
 
 def _surroundings_headline(story: Story) -> str:
-    weighty = [one.text for one in story.around.differences if one.weighty]
+    weighty = [difference.text for difference in story.around.differences if difference.weighty]
     return words.surroundings_headline(story.step_name, _change(story), weighty[:_FEW])
 
 
 def _unknown_headline(story: Story) -> str:
-    seen = [_part(one) for one in story.parts if one.change_ns * story.direction > 0][:2]
+    seen = [_part(moved) for moved in story.parts if moved.change_ns * story.direction > 0][:2]
     if not story.parts:
         return words.not_known_where(story.step_name, _change(story))
     text = words.most_likely if _is_traced(story) else words.not_traced
@@ -147,7 +147,7 @@ def _unknown_headline(story: Story) -> str:
 
 
 def _is_traced(story: Story) -> bool:
-    return any(one.what == "compute" for one in story.parts)
+    return any(moved.what == "compute" for moved in story.parts)
 
 
 def action(story: Story) -> str:
@@ -156,7 +156,7 @@ def action(story: Story) -> str:
         return ""
     if story.cause == "surroundings":
         return words.MAKE_ALIKE
-    also = next((one.text for one in story.around.differences if one.weighty), "")
+    also = next((difference.text for difference in story.around.differences if difference.weighty), "")
     if story.cause == "unknown":
         return words.check_again(also, traced=_is_traced(story))
     return words.look_at(story.cause, _first(story), also)
@@ -164,7 +164,7 @@ def action(story: Story) -> str:
 
 def _first(story: Story) -> str:
     moves = story.layers.moves if story.cause == "compute" else story.collectives.moves
-    return next((one.title for one in moves if one.change_ns * story.direction > 0), words.CHANGED_CODE)
+    return next((moved.title for moved in moves if moved.change_ns * story.direction > 0), words.CHANGED_CODE)
 
 
 def notes(story: Story, sides: Sides, verdicts: Sequence[MetricVerdict]) -> tuple[str, ...]:
@@ -229,9 +229,9 @@ def _missing(sides: Sides) -> str:
 def _others(verdicts: Sequence[MetricVerdict]) -> list[str]:
     """What is worse though no part of the median step shows it."""
     return [
-        words.stalls(format_ratio(one.worse))
-        for one in verdicts
-        if one.metric.id == "stalls" and one.state == "worse"
+        words.stalls(format_ratio(verdict.worse))
+        for verdict in verdicts
+        if verdict.metric.id == "stalls" and verdict.state == "worse"
     ]
 
 

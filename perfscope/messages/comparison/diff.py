@@ -176,7 +176,7 @@ def refused(labels: Sequence[str], why: str) -> str:
 
 def refusal(kinds: Collection[ProblemKind], labels: Mapping[ProblemKind, Sequence[str]]) -> str:
     """Why two runs are not compared: `kinds` in their order, and the labels of the runs that have each."""
-    differ = [_DIFFER[one] for one in kinds if one in _DIFFER]
+    differ = [_DIFFER[problem_kind] for problem_kind in kinds if problem_kind in _DIFFER]
     reasons = [f"their {named(differ)} differ"] if differ else []
     for kind, words in _OF_RUN.items():
         if labels.get(kind):

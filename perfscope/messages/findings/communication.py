@@ -100,7 +100,7 @@ def _action(of: ExposedComm, kind: FindingKind) -> str:
             "Give each call more to do (a larger batch), use fewer ranks in the group, or keep the group "
             "inside a host; `perfscope bench list` lists what this scheme sends."
         )
-    counted = [one for one in of.sent if one.collective == (advice.counts or of.longest)]
+    counted = [sent for sent in of.sent if sent.collective == (advice.counts or of.longest)]
     calls, num_bytes = sum(one.num_calls for one in counted), sum(one.num_bytes for one in counted)
     if calls and 0 < num_bytes < calls * of.small_bytes and advice.small:
         return advice.small

@@ -80,7 +80,9 @@ def verdict_line(result: CheckResult) -> str:
 
 def is_doubtful(result: CheckResult) -> bool:
     """A pass although a metric that decides seems worse: it is only not proven."""
-    unproven = any(one.state == "unproven" and one.metric.severity == "error" for one in result.metrics)
+    unproven = any(
+        verdict.state == "unproven" and verdict.metric.severity == "error" for verdict in result.metrics
+    )
     return result.outcome is Outcome.PASS and unproven
 
 
@@ -167,9 +169,9 @@ def state_words(verdict: MetricVerdict) -> str:
 def judged(result: CheckResult) -> tuple[MetricVerdict, ...]:
     """Verdicts to show, step_p10 first, each metric once; not those of severity off, nor unmeasured ones."""
     seen: dict[str, MetricVerdict] = {}
-    for one in sorted(result.metrics, key=lambda one: one.metric.id != DECIDES):
-        if one.metric.severity != "off" and not is_unmeasured(one):
-            seen.setdefault(one.metric.id, one)
+    for verdict in sorted(result.metrics, key=lambda metric_verdict: metric_verdict.metric.id != DECIDES):
+        if verdict.metric.severity != "off" and not is_unmeasured(verdict):
+            seen.setdefault(verdict.metric.id, verdict)
     return tuple(seen.values())
 
 
@@ -181,9 +183,9 @@ def is_unmeasured(verdict: MetricVerdict) -> bool:
 def unmeasured_sentence(result: CheckResult) -> str:
     """``Not measured: energy per step (no counter was readable).``; "" if all is measured."""
     words = [
-        f"{shown(one.metric.title).lower()}{f', {reason}' if (reason := sentence(one.reason)) else ''}"
-        for one in result.metrics
-        if is_unmeasured(one) and one.metric.severity != "off"
+        shown(verdict.metric.title).lower() + (f", {reason}" if (reason := sentence(verdict.reason)) else "")
+        for verdict in result.metrics
+        if is_unmeasured(verdict) and verdict.metric.severity != "off"
     ]
     return f"Not measured: {'; '.join(words)}." if words else ""
 
@@ -197,16 +199,19 @@ def warnings_of(result: CheckResult) -> list[str]:
     deciding = result.deciding
     told = _RESTATE if deciding is not None and deciding.state == "worse" else ()
     worse = [
-        one
-        for one in judged(result)
-        if one.state == "worse" and not one.fails and one.worse is not None and one.metric.id not in told
+        verdict
+        for verdict in judged(result)
+        if verdict.state == "worse"
+        and not verdict.fails
+        and verdict.worse is not None
+        and verdict.metric.id not in told
     ]
     said = [
-        f"{shown(one.metric.title)} is worse by {by_how_much(one)}"
-        f"{' of the step' if one.metric.scale == 'step' else ''} "
-        f"({figure(one.metric.unit, one.base)} → {figure(one.metric.unit, one.head)}); "
+        f"{shown(verdict.metric.title)} is worse by {by_how_much(verdict)}"
+        f"{' of the step' if verdict.metric.scale == 'step' else ''} "
+        f"({figure(verdict.metric.unit, verdict.base)} → {figure(verdict.metric.unit, verdict.head)}); "
         "it does not fail the check."
-        for one in worse
+        for verdict in worse
     ]
     return (said + [sentence(text) for text in result.warnings])[:MOST_SENTENCES]
 
@@ -222,9 +227,9 @@ def remarks_of(result: CheckResult) -> list[str]:
     told = " ".join((result.headline, *result.reasons))
     said: dict[str, list[str]] = {}
     verdicts = judged(result)
-    for one in verdicts:
-        if one.reason and one.reason not in told:
-            said.setdefault(sentence(one.reason).rstrip("."), []).append(shown(one.metric.title))
+    for verdict in verdicts:
+        if verdict.reason and verdict.reason not in told:
+            said.setdefault(sentence(verdict.reason).rstrip("."), []).append(shown(verdict.metric.title))
     return [
         f"{'Every metric' if len(titles) == len(verdicts) > 1 else '; '.join(titles)}: {reason}."
         for reason, titles in said.items()
@@ -235,7 +240,9 @@ def tells(result: CheckResult) -> Explanation | None:
     """The explanation, unless everything is as it was: then there is nothing to explain."""
     if result.explanation is None:
         return None
-    quiet = result.outcome is Outcome.PASS and all(one.state in ("ok", "unknown") for one in judged(result))
+    quiet = result.outcome is Outcome.PASS and all(
+        verdict.state in ("ok", "unknown") for verdict in judged(result)
+    )
     return None if quiet else result.explanation
 
 
@@ -249,8 +256,8 @@ def other_differences(result: CheckResult) -> list[str]:
 
 
 def _differences(result: CheckResult, is_weighty: bool) -> list[str]:
-    found = result.explanation.surroundings if result.explanation else ()
-    return [difference_words(one) for one in found if one.weighty is is_weighty][:MOST_SENTENCES]
+    differences = result.explanation.surroundings if result.explanation else ()
+    return [difference_words(one) for one in differences if one.weighty is is_weighty][:MOST_SENTENCES]
 
 
 def difference_words(one: Difference) -> str:
@@ -260,8 +267,8 @@ def difference_words(one: Difference) -> str:
 
 def certain(moved: Sequence[Moved], most: int) -> list[Moved]:
     """What certainly moved, the largest change first."""
-    known = [one for one in moved if one.is_certain and finite(one.change_ns) is not None]
-    return sorted(known, key=lambda one: -abs(one.change_ns))[:most]
+    moveds = [one for one in moved if one.is_certain and finite(one.change_ns) is not None]
+    return sorted(moveds, key=lambda one: -abs(one.change_ns))[:most]
 
 
 def moved_name(one: Moved) -> str:
@@ -319,8 +326,8 @@ def left_out_lines(result: CheckResult, most: int) -> list[str]:
     told together: what disturbed one is mostly what disturbed the others.
     """
     groups: dict[tuple[str, int], list[ExcludedRun]] = {}
-    for at, one in enumerate(result.left_out):
-        groups.setdefault((one.side, -1 if one.disturbed else at), []).append(one)
+    for at, run in enumerate(result.left_out):
+        groups.setdefault((run.side, -1 if run.disturbed else at), []).append(run)
     lines = [_left_out_line(group) for group in groups.values()]
     if len(lines) > most:
         rest = sum(len(group) for group in list(groups.values())[most:])
@@ -333,7 +340,7 @@ def _left_out_line(group: Sequence[ExcludedRun]) -> str:
     side = f" ({shown(first.side)})" if first.side else ""
     if len(group) == 1:
         return f"Left out: {shown(first.name)}{side}: {sentence(first.reason)}"
-    named = first_of((shown(one.name) for one in group), MOST_SENTENCES)
+    named = first_of((shown(run.name) for run in group), MOST_SENTENCES)
     of = f" of {shown(first.side)}" if first.side else ""
     return f"Left out: {len(group):,} disturbed runs{of}: {named}. The first: {sentence(first.reason)}"
 

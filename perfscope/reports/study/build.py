@@ -95,8 +95,8 @@ def _verdict(study: StudyAnalysis) -> Verdict:
 
 def first_sentence(text: str) -> tuple[str, str]:
     """The sentence that becomes the title, and the rest."""
-    found = _SENTENCE.search(text)
-    return (text, "") if found is None else (text[: found.start() + 1], text[found.end() :])
+    match = _SENTENCE.search(text)
+    return (text, "") if match is None else (text[: match.start() + 1], text[match.end() :])
 
 
 def together(text: str) -> str:
@@ -127,14 +127,19 @@ def _sentences(study: StudyAnalysis) -> Iterator[str]:
     for series in study.scaling.series[:1] if study.scaling else ():
         yield series.sentence
         yield series.verdict
-        yield from (one.sentence for one in series.what_grew[:1])
+        yield from (growth.sentence for growth in series.what_grew[:1])
     if study.diff is not None and not study.schemes and study.scaling is None:
         yield study.diff.headline
 
 
 def _undermined(study: StudyAnalysis) -> Iterator[str]:
     """What takes the ground from under the speeds that the headline is about."""
-    traced = {label for one in study.problems if one.id is ProblemKind.TRACED_SPEED for label in one.runs}
+    traced = {
+        label
+        for problem in study.problems
+        if problem.id is ProblemKind.TRACED_SPEED
+        for label in problem.runs
+    }
     points = [
         point for series in (study.scaling.series[:1] if study.scaling else ()) for point in series.points
     ]
@@ -157,7 +162,11 @@ def _notices(study: StudyAnalysis) -> Iterator[Note]:
         yield Note(text=_problem(problem), tone="caution")
     if len(warnings) > MOST_WARNINGS:
         yield Note(text=f"{len(warnings) - MOST_WARNINGS} more to mind: see “{where}”.")
-    cautions = [one.verdict.caution for one in study.schemes if one.verdict and one.verdict.caution]
+    cautions = [
+        scheme_study.verdict.caution
+        for scheme_study in study.schemes
+        if scheme_study.verdict and scheme_study.verdict.caution
+    ]
     yield from (Note(text=visible(text, LONGEST), tone="caution") for text in dict.fromkeys(cautions))
 
 
@@ -218,7 +227,7 @@ def _scaling_figures(series: ScalingSeries) -> Iterator[KeyFigure]:
 
 def _scheme_figures(schemes: SchemeStudy) -> Iterator[KeyFigure]:
     verdict = schemes.verdict
-    row = next((one for one in schemes.rows if verdict and one.title == verdict.winner), None)
+    row = next((scheme for scheme in schemes.rows if verdict and scheme.title == verdict.winner), None)
     if verdict is None or row is None:
         return
     yield KeyFigure(

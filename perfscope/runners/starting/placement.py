@@ -193,14 +193,14 @@ def bind_this_process(
 
 
 def _bound_by_launcher(topology: HostTopology, bind: str) -> dict[str, object]:
-    own = _slot(topology.cores)
+    slot = _slot(topology.cores)
     note = "the launcher had bound this rank already; --bind was left out"
     return {
         "bind": "launcher",
-        "cpus": list(own.cpus),
-        "numa": own.node,
+        "cpus": list(slot.cpus),
+        "numa": slot.node,
         "gpu": None,
-        "threads": own.num_cores,
+        "threads": slot.num_cores,
         "notes": [note] if bind != "none" else [],
     }
 
@@ -210,7 +210,7 @@ def _fill_domains(domains: Sequence[Sequence[Core]], num_ranks: int) -> list[Slo
     if num_ranks <= len(domains):  # a rank has whole domains: all of the machine is used
         return [_slot([core for domain in part for core in domain]) for part in _split(domains, num_ranks)]
     slots: list[Slot] = []
-    for domain, count in zip(domains, _apportion([len(one) for one in domains], num_ranks), strict=True):
+    for domain, count in zip(domains, _apportion([len(cores) for cores in domains], num_ranks), strict=True):
         slots += _share(domain, count)
     return slots
 
