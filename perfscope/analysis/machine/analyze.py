@@ -124,15 +124,14 @@ def analyze_machine(source: RunSource, training: Training) -> tuple[MachineAnaly
     found = _Found()
     for host in open_hosts(source, training.steps):
         found.add(host, source, training)
-    stacks = [stacks_record for name in source.hosts if (stacks_record := source.stacks(name)) is not None]
+    stacks = [record for name in source.hosts if (record := source.stacks(name)) is not None]
     known = any(host.topology.document or not host.ceilings.is_empty for host in found.hosts)
     if not (found.sampled or known or stacks):
         return None, []
     windows = _windows(training.windows)
     bounds = tuple((window.window, window.start_ns, window.end_ns) for window in windows)
     own_bounds = {
-        host.name: tuple((traced_window.window, *traced_window.on(host.name)) for traced_window in windows)
-        for host in found.hosts
+        host.name: tuple((window.window, *window.on(host.name)) for window in windows) for host in found.hosts
     }
     disturbances = [disturbance for own in found.looks for disturbance in own.disturbances]
     effects = with_effects(disturbances, found.sampled, own_bounds)
@@ -183,15 +182,15 @@ def _windows(facts: Sequence[WindowFacts]) -> tuple[TracedWindow, ...]:
     return tuple(
         TracedWindow(
             window=number,
-            start_ns=min(window_facts.steps[0].start_ns for window_facts in members),
-            end_ns=max(one.steps[-1].end_ns for one in members),
-            num_steps=max(len(one.steps) for one in members),
+            start_ns=min(member.steps[0].start_ns for member in members),
+            end_ns=max(member.steps[-1].end_ns for member in members),
+            num_steps=max(len(member.steps) for member in members),
             of_host={
                 host: (
-                    min(one.steps[0].start_ns for one in members if one.host == host),
-                    max(one.steps[-1].end_ns for one in members if one.host == host),
+                    min(member.steps[0].start_ns for member in members if member.host == host),
+                    max(member.steps[-1].end_ns for member in members if member.host == host),
                 )
-                for host in {one.host for one in members}
+                for host in {member.host for member in members}
             },
         )
         for number, members in sorted(found.items())

@@ -92,8 +92,8 @@ def _study_run(entry: RunEntry, label: str, known: Model, model: str) -> StudyRu
     memory = _memory(entry.bench_records) or _memory_of_ranks(entry.metas)
     framework, version = _framework(entry)
     machine, facts = analysis.machine, _machine(entry)
+    disturbances = machine.disturbances if machine else ()
     speed = analysis.throughput_samples_per_s
-    usable = speed is not None and math.isfinite(speed) and speed > 0
     run = StudyRun(
         label=label,
         name=entry.name,
@@ -111,7 +111,7 @@ def _study_run(entry: RunEntry, label: str, known: Model, model: str) -> StudyRu
         dtype=scheme.dtype or "",
         threads=_threads(entry),
         batch=batch,
-        samples_per_s=speed if usable else None,
+        samples_per_s=speed if speed is not None and math.isfinite(speed) and speed > 0 else None,
         samples_source=analysis.samples_source,
         step_ns=analysis.step_ns,
         num_steps=_num_steps(analysis),
@@ -123,11 +123,7 @@ def _study_run(entry: RunEntry, label: str, known: Model, model: str) -> StudyRu
         loss_curve=curve,
         diverged=_diverged(analysis),
         disturbed=None if machine is None or machine.clean is None else not machine.clean,
-        disturbances=tuple(
-            disturbance.title for disturbance in machine.disturbances if disturbance.within_steps
-        )
-        if machine
-        else (),
+        disturbances=tuple(found.title for found in disturbances if found.within_steps),
         incomplete=tuple(incomplete.values()),
         incomplete_causes=tuple(incomplete),
         running=analysis.run.is_open,
