@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-GRACE_S = 20.0  # for a child that was told to end
+GRACE_S = 20.0  # for a child that was asked to end
 _REST_S = 5.0  # for what a child has started, once it has ended itself
 _LOOK_S = 0.02
 

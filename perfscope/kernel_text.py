@@ -27,12 +27,12 @@ def parse_cpulist(text: str) -> list[int]:
 
 def cpu_set(text: str) -> frozenset[int]:
     """As parse_cpulist, of recorded text; parts that are no CPUs are left out."""
-    found: set[int] = set()
+    cpus: set[int] = set()
     for part in text.split(","):
         first, _, last = part.strip().partition("-")
         if first.isdecimal() and (not last or last.isdecimal()) and int(last or first) < _MOST:
-            found.update(range(int(first), int(last or first) + 1))
-    return frozenset(found)
+            cpus.update(range(int(first), int(last or first) + 1))
+    return frozenset(cpus)
 
 
 def format_cpulist(cpus: Iterable[int]) -> str:

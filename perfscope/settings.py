@@ -1,6 +1,6 @@
 """Settings as users write them: TOML files and options as typed tables, and one line about what cannot be.
 
-A table is a dataclass. What a key may hold stands in its annotation: the type, `Literal` for choices,
+A table is a dataclass. What a key may hold is its annotation: the type, `Literal` for choices,
 `msgspec.Meta` for ranges; `Meta(description=...)` says what is wanted where the type does not. A class of our
 own has a classmethod `parse`, whose ValueError says what is wanted. TOML has no null: None = left out.
 """

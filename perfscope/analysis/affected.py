@@ -54,13 +54,13 @@ def affected_by(path: str) -> Affected:
     if len(parts) == 2:  # an attempt that is not shown
         return Affected(paths=(), words="")
     rank = parts[1].partition(".")[0]
-    own, name = f"{RANKS}.{rank}", parts[2]
+    file, name = f"{RANKS}.{rank}", parts[2]
     if name == layout.STEPS_JSONL:
-        return Affected(paths=(own, *_OF_STEPS), words=files.STEPS)
+        return Affected(paths=(file, *_OF_STEPS), words=files.STEPS)
     if name == layout.LAYERS_JSON:
         return Affected(paths=("layers", "machine", "findings", *_CAUSES), words=files.LAYERS)
     if name in (layout.WINDOWS, layout.WINDOWS_JSONL):
-        return Affected(paths=(own, *_OF_WINDOWS), words=files.WINDOWS)
+        return Affected(paths=(file, *_OF_WINDOWS), words=files.WINDOWS)
     if name == layout.ERRORS_JSONL:
         return Affected(paths=("findings", "remarks"), words=files.ERRORS)
     if name == layout.BENCH_JSON:

@@ -183,7 +183,7 @@ def _figures(scheme: SchemeRecord, records: Mapping[int, BenchRecord], traced: T
         unexpected_bytes=recorded.unexpected,
         calls=call_counts(scheme, records, num_steps),
         num_ranks_recorded=len(records),
-        details=next((one.details for one in records.values() if one.details), {}),
+        details=next((record.details for record in records.values() if record.details), {}),
         missing=missing,
     )
 
@@ -221,19 +221,19 @@ def _pace(record: BenchRecord, traced_ns: Sequence[tuple[int, int]], cycle: int)
     touched = np.zeros(durations.size, dtype=bool)
     for start, end in traced_ns:
         touched |= (ends[:-1] < end) & (ends[1:] > start)
-    told = NONE_TRACED
+    traced = NONE_TRACED
     if (mask & touched).any():
         enough = int((mask & ~touched).sum()) >= MIN_UNTRACED
-        told = LEFT_OUT if enough else COUNTED
+        traced = LEFT_OUT if enough else COUNTED
         mask = mask & ~touched if enough else mask
-    return _Pace(counted=durations[mask], typical_ns=_typical(durations, mask, cycle), traced_steps=told)
+    return _Pace(counted=durations[mask], typical_ns=_typical(durations, mask, cycle), traced_steps=traced)
 
 
 def _typical(durations: Int64, counted: NDArray[np.bool_], cycle: int) -> float:
     """The rank's typical step, ns."""
-    place = np.flatnonzero(counted) % cycle
+    position = np.flatnonzero(counted) % cycle
     values = durations[counted]
-    kinds = [values[place == one] for one in range(min(cycle, values.size + 1))]
+    kinds = [values[position == slot] for slot in range(min(cycle, values.size + 1))]
     if any(not kind.size for kind in kinds):
         return float(values.mean())
     return float(np.mean([np.median(kind) for kind in kinds]))
@@ -241,13 +241,13 @@ def _typical(durations: Int64, counted: NDArray[np.bool_], cycle: int) -> float:
 
 def _workers(scheme: SchemeRecord, records: Mapping[int, BenchRecord]) -> dict[int, BenchRecord]:
     """Ranks whose steps tell the speed."""
-    found = {rank: bench for rank, bench in records.items() if _durations(bench).size}
+    with_steps = {rank: bench for rank, bench in records.items() if _durations(bench).size}
     if not scheme.is_asynchronous:
-        return found
+        return with_steps
     learning = {
-        rank: record for rank, record in found.items() if any(loss is not None for loss in record.losses)
+        rank: record for rank, record in with_steps.items() if any(loss is not None for loss in record.losses)
     }
-    return learning or found  # none has a loss where all are no numbers
+    return learning or with_steps  # none has a loss where all are no numbers
 
 
 def _samples_per_s(scheme: SchemeRecord, paces: Mapping[int, _Pace]) -> float | None:
@@ -266,9 +266,9 @@ def _losses(records: Mapping[int, BenchRecord]) -> tuple[float | None, float | N
     rows = [bench.losses for _, bench in sorted(records.items())]
     by_step = []
     for step in range(max(map(len, rows), default=0)):
-        known = [loss for row in rows if step < len(row) and (loss := row[step]) is not None]
-        if known:
-            by_step.append(math.fsum(known) / len(known))
+        losses = [loss for row in rows if step < len(row) and (loss := row[step]) is not None]
+        if losses:
+            by_step.append(math.fsum(losses) / len(losses))
     if not by_step:
         return None, None
     num = max(1, min(KEPT_LOSSES, len(by_step) // 2))

@@ -62,7 +62,7 @@ class RecordedBytes(Struct, frozen=True, kw_only=True):
 
     Attributes:
         links: by link class; None: not known.
-        unexpected: S per step of calls that no formula foresaw: nobody knows over which links they went.
+        unexpected: S per step of calls that no formula predicts; their links are not known.
         reason: what is missing of `links`, and why; empty: nothing.
     """
 
@@ -97,27 +97,27 @@ def recorded_bytes(
     scales, reason = _library_scales(scheme, records, num_steps, traced_bytes)
     if scales is None:
         return RecordedBytes(links=None, reason=reason)
-    found: dict[str, float] = defaultdict(float)
+    totals: dict[str, float] = defaultdict(float)
     strange, unexpected = 0, 0.0
     for rank, record in records.items():
         entries: dict[_CallKey, list[PredictedCall]] = defaultdict(list)
         for row in predicted.get(str(rank), ()):
             if row.by_library:
-                _add(found, row, _per_step(row) * scales[_seen_as(scheme, row.collective)])
+                _add(totals, row, _per_step(row) * scales[_seen_as(scheme, row.collective)])
             else:
                 entries[_key(row)].append(row)
-                _add(found, row, 0.0)  # a link whose calls were never made carried 0 bytes
+                _add(totals, row, 0.0)  # a link whose calls were never made carried 0 bytes
         for key, count in _ledger(record).items():
             rows = entries.get(key)
             if not rows:
                 strange += count
                 unexpected += key[3] * count / num_steps
                 continue
-            whole = sum(_per_step(row) for row in rows)
+            total = sum(_per_step(row) for row in rows)
             for row in rows:
-                _add(found, row, _per_step(row) / whole * count / num_steps)
+                _add(totals, row, _per_step(row) / total * count / num_steps)
     reason = why.calls_left_out(strange) if strange else ""
-    return RecordedBytes(links=dict(found), unexpected=unexpected, reason=reason)
+    return RecordedBytes(links=dict(totals), unexpected=unexpected, reason=reason)
 
 
 def _library_scales(
@@ -134,10 +134,10 @@ def _library_scales(
                 wanted[_seen_as(scheme, row.collective)] += row.bytes * _per_step(row)
     if wanted and traced_bytes is None:
         return None, why.LIBRARY_NOT_TRACED
-    own: dict[str, float] = defaultdict(float)
+    sums: dict[str, float] = defaultdict(float)
     for record in records.values():
         for key, count in _ledger(record).items():
-            own[_seen_as(scheme, key[0])] += key[3] * count / num_steps
+            sums[_seen_as(scheme, key[0])] += key[3] * count / num_steps
     seen: dict[str, float] = defaultdict(float)
     for name, amount in (traced_bytes or {}).items():
         seen[_seen_as(scheme, name)] += amount
@@ -145,7 +145,7 @@ def _library_scales(
     if unseen:
         return None, why.library_not_sized(unseen[0])
     return {
-        name: max(0.0, seen[name] - own[name]) / amount if amount else 0.0 for name, amount in wanted.items()
+        name: max(0.0, seen[name] - sums[name]) / amount if amount else 0.0 for name, amount in wanted.items()
     }, ""
 
 
@@ -158,9 +158,9 @@ def _per_step(row: PredictedCall) -> float:
     return row.count / row.every
 
 
-def _add(found: dict[str, float], row: PredictedCall, calls: float) -> None:
+def _add(totals: dict[str, float], row: PredictedCall, calls: float) -> None:
     for link_class, amount in row.links.items():
-        found[link_class] += calls * amount
+        totals[link_class] += calls * amount
 
 
 def link_bytes(
@@ -189,19 +189,22 @@ def link_bytes(
 def wire_bytes(scheme: SchemeRecord, records: Mapping[int, BenchRecord], num_steps: int) -> dict[str, float]:
     """Bytes per step that the hosts' interfaces sent: the loopback devices, and all others together.
 
-    One rank of each host tells. On one host other interfaces carry somebody else's bytes: they are left out.
+    One rank of each host reports. On a single host other interfaces carry other programs' bytes and are left
+    out.
     """
     hosts = {rank_place.rank: rank_place.host for rank_place in scheme.places}
     by_host: dict[str, Mapping[str, InterfaceBytes]] = {}
     for rank in sorted(records):
         by_host.setdefault(hosts.get(rank, "?"), records[rank].interfaces)
-    found: dict[str, float] = defaultdict(float)
+    totals: dict[str, float] = defaultdict(float)
     for interfaces in by_host.values() if num_steps else ():
         for name, counters in interfaces.items():
-            found[LinkClass.LOOPBACK if name == "lo" else LinkClass.ETHERNET] += counters.tx_bytes / num_steps
+            totals[LinkClass.LOOPBACK if name == "lo" else LinkClass.ETHERNET] += (
+                counters.tx_bytes / num_steps
+            )
     if len(set(hosts.values())) < 2:
-        found.pop(LinkClass.ETHERNET, None)
-    return dict(found)
+        totals.pop(LinkClass.ETHERNET, None)
+    return dict(totals)
 
 
 def call_counts(
@@ -209,13 +212,13 @@ def call_counts(
 ) -> tuple[CallCount, ...]:
     """Every kind of call, summed over ranks; those that only the ledger knows say `not predicted`."""
     foreseen: dict[_CallKey, int] = defaultdict(int)
-    words: dict[_CallKey, str] = {}
+    labels: dict[_CallKey, str] = {}
     by_library: set[_CallKey] = set()
     for rows in scheme.calls_of_rank.values():
         for row in rows:
             planned = row.count * (num_steps // row.every)
             foreseen[_key(row)] += (planned if row.calls is None else row.calls) if num_steps else 0
-            words.setdefault(_key(row), row.what)
+            labels.setdefault(_key(row), row.what)
             if row.by_library:
                 by_library.add(_key(row))
     made: dict[_CallKey, int] = defaultdict(int)
@@ -229,7 +232,7 @@ def call_counts(
             axis=key[1],
             num_ranks=key[2],
             bytes=key[3],
-            what=words.get(key, "not predicted"),
+            what=labels.get(key, "not predicted"),
             predicted=foreseen[key],
             recorded=None if key in by_library else made[key],
         )
@@ -238,10 +241,10 @@ def call_counts(
 
 
 def _ledger(record: BenchRecord) -> dict[_CallKey, int]:
-    found: dict[_CallKey, int] = defaultdict(int)
+    counts: dict[_CallKey, int] = defaultdict(int)
     for call in record.calls:
-        found[_key(call)] += call.count
-    return found
+        counts[_key(call)] += call.count
+    return counts
 
 
 def _key(row: PredictedCall | LedgerCall) -> _CallKey:

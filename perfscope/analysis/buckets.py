@@ -1,4 +1,4 @@
-"""Which parameters a gradient bucket holds, told from its size.
+"""Which parameters a gradient bucket holds, inferred from its size.
 
 DistributedDataParallel packs gradients into buckets in the order they become ready, which is the reverse of
 registration at first and the reverse of execution once it has seen a step. A sequence of all-reduces whose

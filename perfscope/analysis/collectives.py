@@ -77,11 +77,11 @@ def analyze_collectives(
     matches: list[JudgedCalls] = []
     for key, group in sorted(record.groups.items()):
         # A receive's partner is a send: both ends share one match, each looks at its own row.
-        found = matched.get(key._replace(collective=SEND) if key.collective == RECV else key)
+        group_matches = matched.get(key._replace(collective=SEND) if key.collective == RECV else key)
         judged = (
             None
-            if found is None
-            else [judge(key, window, matched_calls, hosts, clocks) for window, matched_calls in found]
+            if group_matches is None
+            else [judge(key, window, matched_calls, hosts, clocks) for window, matched_calls in group_matches]
         )
         results.append(_sum_up(key, group, judged, world_size))
         missing.extend(_unsized(results[-1]))
@@ -108,16 +108,23 @@ def _match(
     matched: dict[GroupKey, _Matched] = {}
     reasons: dict[GroupKey, str] = {}
     for key, group in sorted(record.groups.items()):
-        found, reason = _match_group(key, group, world_size, devices)
-        if found is not None:
-            matched[key] = found
+        group_matches, reason = _match_group(key, group, world_size, devices)
+        if group_matches is not None:
+            matched[key] = group_matches
         if reason:
             reasons[key] = reason
-    together = [one for key, found in matched.items() if key.collective in SYNCHRONIZING for one in found]
+    together = [
+        match
+        for key, group_matches in matched.items()
+        if key.collective in SYNCHRONIZING
+        for match in group_matches
+    ]
     clocks = fit_clocks(together, hosts)
     pairs = match_pairs(record.groups, hosts, clocks)
     if pairs:  # they speak for hosts that no collective joins
-        clocks = fit_clocks(together, hosts, [one for found in pairs.values() for one in found])
+        clocks = fit_clocks(
+            together, hosts, [match for group_matches in pairs.values() for match in group_matches]
+        )
     matched |= pairs
     missing = [
         missing_figure(
@@ -168,10 +175,10 @@ def _match_group(
         return None, why.single_devices(size, len(group.ranks))
     if len(group.ranks) < size:
         return None, why.ranks_traced(len(group.ranks), size)
-    whole = {window: calls for window, calls in group.windows.items() if len(calls) >= size}
-    if not whole:
+    complete = {window: calls for window, calls in group.windows.items() if len(calls) >= size}
+    if not complete:
         return None, why.no_common_window(size)
-    return [(window, match_calls(calls, key.collective)) for window, calls in sorted(whole.items())], None
+    return [(window, match_calls(calls, key.collective)) for window, calls in sorted(complete.items())], None
 
 
 def _sum_up(
@@ -182,8 +189,8 @@ def _sum_up(
     sizes = np.concatenate([calls.size for calls in every])
     duration = round(sum(int((calls.exit - calls.enter).sum()) for calls in every) / num_ranks)
     size = group.size or world_size or num_ranks
-    told = sizes >= 0
-    total_bytes = round(int(sizes[told].sum()) / num_ranks) if told.any() else None
+    has_size = sizes >= 0
+    total_bytes = round(int(sizes[has_size].sum()) / num_ranks) if has_size.any() else None
     in_told = round(
         sum(int((calls.exit - calls.enter)[calls.size >= 0].sum()) for calls in every) / num_ranks
     )
@@ -208,7 +215,7 @@ def _sum_up(
         late_counts=transfer.late_counts if transfer else (),
         num_matched=transfer.num_matched if transfer else 0,
         num_waits_uncertain=transfer.num_uncertain if transfer else None,
-        num_unsized=round(int((~told).sum()) / num_ranks),
+        num_unsized=round(int((~has_size).sum()) / num_ranks),
     )
 
 
@@ -225,26 +232,26 @@ class _Transfer(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, key: GroupKey, judged: Sequence[JudgedCalls], num_ranks: int) -> _Transfer | None:
-        own = {SEND: slice(0, 1), RECV: slice(1, 2)}.get(key.collective, slice(None))
+        waiting_side = {SEND: slice(0, 1), RECV: slice(1, 2)}.get(key.collective, slice(None))
         num_calls = sum(len(judged_calls.seq) for judged_calls in judged)
         if num_calls == 0:
             return None
-        total = sum(int(one.transfer.sum()) for one in judged)
+        total = sum(int(calls.transfer.sum()) for calls in judged)
         late: Counter[int] = Counter()
         for calls in judged:
             late.update(calls.ranks[row] for row in calls.late_row.tolist())
         # A pair has one rank of each side per call; a collective has all of its ranks.
-        wait = sum(int(one.wait[own].sum()) for one in judged) / num_ranks
-        moved = sum(int(one.size[one.size >= 0].sum()) for one in judged)
-        in_told = sum(int(one.transfer[one.size >= 0].sum()) for one in judged)
+        wait = sum(int(calls.wait[waiting_side].sum()) for calls in judged) / num_ranks
+        moved = sum(int(calls.size[calls.size >= 0].sum()) for calls in judged)
+        in_told = sum(int(calls.transfer[calls.size >= 0].sum()) for calls in judged)
         return cls(
-            total_ns=total if own == slice(None) else round(total / num_ranks),
+            total_ns=total if waiting_side == slice(None) else round(total / num_ranks),
             wait_ns=round(wait),
-            max_wait_ns=max(int(one.wait[own].max(initial=0)) for one in judged),
+            max_wait_ns=max(int(calls.wait[waiting_side].max(initial=0)) for calls in judged),
             bytes_per_s=moved * 1e9 / in_told if moved and in_told else None,
             late_counts=tuple(sorted(late.items(), key=lambda item: (-item[1], item[0]))),
-            num_matched=num_calls if own == slice(None) else round(num_calls / num_ranks),
-            num_uncertain=sum(int(one.uncertain[own].sum()) for one in judged),
+            num_matched=num_calls if waiting_side == slice(None) else round(num_calls / num_ranks),
+            num_uncertain=sum(int(calls.uncertain[waiting_side].sum()) for calls in judged),
         )
 
 

@@ -111,9 +111,9 @@ def _launch_times(table: pa.Table, is_comm: Mask) -> Int64:
     is_operator = np.array([*(name.startswith(_OPERATOR) for name in names), False])[code] & ~is_comm
     start, step = whole_numbers(table, "start_ns"), whole_numbers(table, "step")
     queued = np.flatnonzero(is_operator)
-    for one in np.unique(step[rows[on_host]]).tolist():
-        asked = np.sort(start[queued[step[queued] == one]])
-        at = np.flatnonzero(on_host & (step[rows] == one))
+    for step_index in np.unique(step[rows[on_host]]).tolist():
+        asked = np.sort(start[queued[step[queued] == step_index]])
+        at = np.flatnonzero(on_host & (step[rows] == step_index))
         at = at[np.argsort(start[rows[at]], kind="stable")]
         began = start[rows[at]]
         if len(asked) == len(began) and (asked <= began + _CLOCK_STEP_NS).all():
@@ -139,7 +139,7 @@ def payload(collective: str, in_bytes: Int64, out_bytes: Int64, num_ranks: int) 
     """S of METRICS §2 for each call, bytes; -1 where the trace has no size. Shape (calls,)."""
     whole_in = np.where(in_bytes >= 0, in_bytes * max(num_ranks, 1), -1)
     whole_out = np.where(out_bytes >= 0, out_bytes * max(num_ranks, 1), -1)
-    # first choice, and what stands in for it where the trace has only the other side
+    # first choice, and its substitute where the trace has only the other side
     choices = {
         "all_reduce": (in_bytes, out_bytes),
         "reduce_scatter": (in_bytes, whole_out),

@@ -48,12 +48,12 @@ def length(intervals: Intervals) -> int:
 
 
 def intersect(a: Intervals, b: Intervals) -> Intervals:
-    """What lies in both."""
+    """The time in both."""
     return _select(a, b, state=3)
 
 
 def subtract(a: Intervals, b: Intervals) -> Intervals:
-    """What lies in `a` but not in `b`."""
+    """The time in `a` but not in `b`."""
     return _select(a, b, state=1)
 
 

@@ -267,7 +267,7 @@ def _is_own_mark(table: pa.Table, code: NDArray[np.int32], names: list[str]) -> 
 
 
 def layer_results(record: LayerRecord, no_layers: str) -> tuple[tuple[LayerResult, ...], tuple[Missing, ...]]:
-    """All layers in order of first execution, and what could not be told of them.
+    """All layers in order of first execution, and what is missing of them.
 
     Args:
         record: of all ranks.

@@ -193,7 +193,7 @@ def _labels(
 
 
 def _inside(intervals: Intervals, points: Int64) -> Mask:
-    """Whether each point lies in one of the intervals. Shape like `points`."""
+    """Whether each point is in one of the intervals. Shape like `points`."""
     if not len(intervals):
         return np.zeros(len(points), dtype=bool)
     index = np.searchsorted(intervals[:, 0], points, side="right") - 1

@@ -72,7 +72,7 @@ def why_cut_short(run: RunRecord) -> str:
 
 
 def run_in_progress(run: RunRecord) -> list[Missing]:
-    """What is absent of a run that was cut short, or that nobody closed."""
+    """What is absent of a run that was cut short, or that was not closed."""
     cut_short = why_cut_short(run)
     if cut_short:
         return [missing_figure(Figure.RUN_REMAINDER, Cause.CUT_SHORT, reason=cut_short)]
@@ -108,7 +108,7 @@ def empty_windows(summaries: Sequence[Document], ranks: Sequence[int]) -> list[M
         if summary.get("rank") not in ranks or summary.get("events_kept") != 0:
             continue
         notes = summary.get("notes")
-        said = "; ".join(str(note) for note in notes) if isinstance(notes, list) else ""
+        joined = "; ".join(str(note) for note in notes) if isinstance(notes, list) else ""
         affected = affected_by(f"{layout.RANKS}/{summary.get('rank')}/{layout.WINDOWS}/")
         entry = missing_figure(
             Figure.WINDOW,
@@ -116,7 +116,7 @@ def empty_windows(summaries: Sequence[Document], ranks: Sequence[int]) -> list[M
             affects=affected.paths,
             window=str(summary.get("window")),
             rank=str(summary.get("rank")),
-            reason=_short(files.no_event(said)),
+            reason=_short(files.no_event(joined)),
         )
         missing.append(entry)
     return missing
@@ -159,40 +159,40 @@ def _why_none_taken(source: RunSource, num_steps: int) -> NoWindow:
     if swallowed:
         return NoWindow(cause=Cause.PROBE_ERROR, recorded=swallowed)
     metas = source.rank_records
-    told = [cause_text(entry) for entry in told_by_probes(metas) if entry.figure is Figure.WINDOWS]
-    if told:
-        words = _short("; ".join(told))
-        return NoWindow(cause=Cause.PROBE_LIMIT, recorded=words, framework=framework_of(metas))
+    causes = [cause_text(entry) for entry in told_by_probes(metas) if entry.figure is Figure.WINDOWS]
+    if causes:
+        summary = _short("; ".join(causes))
+        return NoWindow(cause=Cause.PROBE_LIMIT, recorded=summary, framework=framework_of(metas))
     if 0 < num_steps <= FIRST_WINDOW_STEP and not source.run.is_imported:
         return NoWindow(cause=Cause.RUN_TOO_SHORT, num_steps=num_steps)
     rootless = all(meta.root is None for meta in metas.values())
     if not source.run.is_imported and num_steps and rootless and is_torch(metas):
         return NoWindow(cause=Cause.FORWARD_NOT_SEEN)
     notes = {text: kind for meta in metas.values() for kind, text in notes_of(meta)}
-    said = [text for text, kind in notes.items() if kind is NoteKind.WINDOW]
-    if not said and is_torch(metas):
-        said = [text for text, kind in notes.items() if kind is NoteKind.OTHER]
-    if said:
-        return NoWindow(cause=Cause.WINDOW_PUT_OFF, recorded=_short("; ".join(said)))
+    remarks = [text for text, kind in notes.items() if kind is NoteKind.WINDOW]
+    if not remarks and is_torch(metas):
+        remarks = [text for text, kind in notes.items() if kind is NoteKind.OTHER]
+    if remarks:
+        return NoWindow(cause=Cause.WINDOW_PUT_OFF, recorded=_short("; ".join(remarks)))
     cause = Cause.RUN_TOO_SHORT if num_steps <= WARM_UP_STEPS else Cause.NO_WINDOW_REACHED
     return NoWindow(cause=cause, num_steps=num_steps)
 
 
-def of_windows(told: Sequence[Missing], why: NoWindow) -> Missing:
+def of_windows(stated: Sequence[Missing], why: NoWindow) -> Missing:
     """The one entry for all that windows would show; layers have their own where a probe has said why."""
-    layers = "" if any(entry.figure is Figure.LAYERS and not entry.ranks for entry in told) else ", layers"
+    layers = "" if any(entry.figure is Figure.LAYERS and not entry.ranks for entry in stated) else ", layers"
     return missing_figure(Figure.TRACED_FIGURES, why.cause, and_layers=layers, reason=why.reason)
 
 
-def without_windows(told: Sequence[Missing]) -> list[Missing]:
+def without_windows(stated: Sequence[Missing]) -> list[Missing]:
     """Those of the probes' entries that are not about windows as such: of them one entry tells for all."""
-    return [entry for entry in told if entry.figure is not Figure.WINDOWS]
+    return [entry for entry in stated if entry.figure is not Figure.WINDOWS]
 
 
 def remarks_of(metas: Mapping[int, RankRecord]) -> list[str]:
     """What the ranks' probes noted of the training, each once."""
     notes = (note for meta in metas.values() for note in notes_of(meta))
-    # a host without counters is told with the machine's figures
+    # a host without counters is reported with the machine's figures
     return list(dict.fromkeys(text for kind, text in notes if kind is not NoteKind.NO_COUNTERS))
 
 
@@ -209,12 +209,12 @@ def remarks_of_windows(source: RunSource, metas: Mapping[int, RankRecord]) -> li
         for note in _list(summary.get("notes")) if summary.get("events_kept") else ():
             if note_kind(None, str(note)) is not NoteKind.NO_STEP_MARKS:  # said as what is missing
                 alike[_FIGURES.sub("#", str(note))].append((str(note), where))
-    found = []
+    remarks = []
     for same in alike.values():
-        (text, where), others = same[0], len(same) - 1
+        (text, where), num_others = same[0], len(same) - 1
         alone = len({note for note, _ in same}) == 1
-        found.append(text if alone else files.same_elsewhere(text, where, others))
-    return found
+        remarks.append(text if alone else files.same_elsewhere(text, where, num_others))
+    return remarks
 
 
 def _swallowed(source: RunSource) -> str:

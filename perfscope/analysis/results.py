@@ -1,6 +1,6 @@
 """What analysis yields. Reports draw these and nothing else.
 
-`None` means missing; the reason stands in `RunAnalysis.missing`. Times are integer nanoseconds.
+`None` means missing; the reason is in `RunAnalysis.missing`. Times are integer nanoseconds.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class RankResult(Struct, frozen=True, kw_only=True):
         None  # part of breakdown_ns.idle: the device waited for a launch; None: no device
     )
     finished: bool | None = None  # the rank closed its files; False: killed or still running; None: imported
-    untold: tuple[str, ...] = ()  # parts of `breakdown_ns` that are 0 only because no trace could tell them
+    unknown: tuple[str, ...] = ()  # parts of `breakdown_ns` that are 0 only because no trace records them
 
 
 class LayerResult(Struct, frozen=True, kw_only=True):

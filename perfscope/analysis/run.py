@@ -145,7 +145,7 @@ def _usable_traces(source: RunSource, ranks: RankFiles) -> tuple[RankFiles, NoWi
 
 def _without_unobservable(source: RunSource, ranks: RankFiles) -> RankFiles:
     """Parts of the step that are 0 only because the framework's trace cannot show them are no figures."""
-    reasons = advice.training(source.rank_records).untold
+    reasons = advice.training(source.rank_records).unknown
     breakdowns = [rank.breakdown_ns for rank in ranks.results if rank.breakdown_ns is not None]
     parts = tuple(part for part in reasons if not any(getattr(breakdown, part) for breakdown in breakdowns))
     if not breakdowns or not parts:
@@ -155,7 +155,7 @@ def _without_unobservable(source: RunSource, ranks: RankFiles) -> RankFiles:
         for part in parts
         if reasons[part]
     ]
-    results = (rank if rank.breakdown_ns is None else replace(rank, untold=parts) for rank in ranks.results)
+    results = (rank if rank.breakdown_ns is None else replace(rank, unknown=parts) for rank in ranks.results)
     return replace(ranks, results=tuple(results), missing=(*ranks.missing, *missing))
 
 
@@ -200,7 +200,7 @@ def _analysis(source: RunSource, figures: _Figures) -> RunAnalysis:
         findings=(),
         missing=figures.missing,
         provenance=provenance(source.summaries(), source.notes),
-        step_series={rank: tuple(steps.told.tolist()) for rank, steps in ranks.steps.items()},
+        step_series={rank: tuple(steps.reported.tolist()) for rank, steps in ranks.steps.items()},
         in_calls_ns=comm.in_calls_ns,
         waiting_ns=comm.waiting_ns,
         clocks=comm.clocks,
@@ -261,8 +261,8 @@ def _missing_of_run(
     missings = told_by_probes(source.rank_records)
     missing = [*run_in_progress(source.run), *ranks.missing]
     if not source.ranks:
-        words = "".join(f" {note}" for note in source.run.attach_notes)
-        missing.append(missing_figure(Figure.TRAINING, Cause.NO_RANK_ATTACHED, notes=words.rstrip()))
+        notes = "".join(f" {note}" for note in source.run.attach_notes)
+        missing.append(missing_figure(Figure.TRAINING, Cause.NO_RANK_ATTACHED, notes=notes.rstrip()))
     if source.ranks and no_window is not None:
         missing.append(of_windows(missings, no_window))
         missings = without_windows(missings)

@@ -66,14 +66,14 @@ class RankSteps(Struct, frozen=True, kw_only=True, eq=False):
     )
 
     @property
-    def told(self) -> Int64:
-        """Every step as it is to be told, in order, ns."""
+    def reported(self) -> Int64:
+        """Every step as it is to be reported, in order, ns."""
         return self.durations if self.shared is None else self.shared
 
     @property
     def counted(self) -> Int64:
         """Durations that the quantiles are taken over, ns."""
-        result: Int64 = self.told[self.is_counted]
+        result: Int64 = self.reported[self.is_counted]
         return result
 
 
@@ -252,7 +252,7 @@ def _no_throughput(cause: Cause, **detail: Any) -> Throughput:
 
 
 def _data_parallel_width(records: Mapping[int, RankRecord]) -> int | None:
-    """Over how many ranks the batch is split; None when that cannot be told."""
+    """Over how many ranks the batch is split; None when that is not known."""
     widths = {_width_of(record, len(records)) for record in records.values()}
     widths.discard(None)
     return widths.pop() if len(widths) == 1 else None

@@ -67,7 +67,7 @@ class LaneExtract(Struct, frozen=True, kw_only=True, eq=False):
 
 
 class StepMark(Struct, frozen=True, kw_only=True, eq=False):
-    """Where one rank's step lies in the window."""
+    """Where one rank's step is in the window."""
 
     rank: int
     step: int

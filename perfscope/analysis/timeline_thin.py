@@ -119,7 +119,7 @@ def _sum_known(values: Int64, first: NDArray[np.int64]) -> Int64:
 
 
 def fill(wanted: list[int], budget: int) -> list[int]:
-    """Shares of a budget: nobody gets more than wanted, and what is left over goes to the others evenly."""
+    """Shares of a budget: none is larger than wanted, and the remainder is divided evenly."""
     shares = [0] * len(wanted)
     left = budget
     for num_served, index in enumerate(sorted(range(len(wanted)), key=lambda i: (wanted[i], i))):

@@ -92,7 +92,7 @@ class Git:
                     **undirected(self.environment),
                     "LC_ALL": "C",
                     "LANGUAGE": "C",
-                    "GIT_TERMINAL_PROMPT": "0",  # nobody is there to type a password
+                    "GIT_TERMINAL_PROMPT": "0",  # no one can type a password
                 },
                 stdin=subprocess.DEVNULL,
                 capture_output=True,

@@ -86,7 +86,7 @@ def by_records(top: Path, tree: Path) -> Iterator[str]:
             if not origin.get("dir_info", {}).get("editable") or not of_head(Path(origin_dir), top, tree):
                 continue
             names = distribution.read_text("top_level.txt") or str(distribution.metadata["Name"])
-        except Exception:  # noqa: BLE001 - what is broken about somebody's package is not the question
+        except Exception:  # noqa: BLE001 - a broken package of the user's is not the question
             continue
         yield from names.replace("-", "_").split()
 

@@ -1,7 +1,7 @@
 """Checks a git reference out beside the working tree, so that the same command can run on older code.
 
 The checkout is a detached worktree in a folder below `.git`: on the same file system as the working tree
-(the same disk, seen by the same hosts), and in nobody's way. Index, stash, branches and configuration stay as
+(the same disk, seen by the same hosts), and out of the way. Index, stash, branches and configuration stay as
 they are and no hook runs. Where the repository cannot be written to, its objects are borrowed instead
 (`checkout.alternates`).
 """
@@ -49,7 +49,7 @@ class Worktree:
         folder: where to start the command: what the folder that was asked from is in the checkout.
         repository: root of the working tree, which is the head.
         started_in: the folder that was asked from.
-        commit, subject: of the checkout; the subject is whatever somebody wrote.
+        commit, subject: of the checkout; the subject is free text.
         identical: whether the tracked files of both are the same, so that there is nothing to compare.
         notes: sentences that whoever reads the verdict should know, weightiest first.
     """
@@ -315,7 +315,7 @@ def _own_folder(parents: Sequence[Path]) -> Iterator[Path]:
 
 
 def _make_private(parent: Path) -> None:
-    """Makes the folder for checkouts. One that somebody else can write to is not touched.
+    """Makes the folder for checkouts. One that another user can write to is not touched.
 
     Its name below the folder for temporary files can be guessed, so whoever comes first could leave links in
     it for the removal of left-overs to follow.
@@ -376,7 +376,7 @@ def _remove_left_overs(parent: Path) -> None:
             continue
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:  # in use, or no locks here: then nobody can tell
+        except OSError:  # in use, or no locks here: then it is not known
             continue
         else:
             folder = lock.with_name(lock.name.removesuffix(_LOCK))
@@ -390,7 +390,7 @@ def _remove_left_overs(parent: Path) -> None:
 def _common_of(folder: Path) -> Path | None:
     """The git directory that a left-over checkout belongs to."""
     for git_file in folder.glob("*/.git"):
-        with contextlib.suppress(OSError):  # a folder: it borrowed its objects, nobody remembers it
+        with contextlib.suppress(OSError):  # a folder: it borrowed its objects and is not registered anywhere
             git_dir = Path(git_file.read_text(errors="surrogateescape").strip().removeprefix("gitdir: "))
             return git_dir.parent.parent if git_dir.parent.name == "worktrees" else None
     return None

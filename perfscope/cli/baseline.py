@@ -1,4 +1,4 @@
-"""`perfscope baseline`: keep, show and list the runs that later checks are held against."""
+"""`perfscope baseline`: keep, show and list the runs that later checks are compared with."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ HELP = {"help_option_names": ["-h", "--help"]}
 class LazyGroup(click.Group):
     """Commands by name: (module with an attribute `command`, one-line help).
 
-    The help stands in the table so that listing commands imports none of them.
+    The help is in the table so that listing commands imports none of them.
     """
 
     def __init__(self, *args: Any, table: Mapping[str, tuple[str, str]], **kwargs: Any) -> None:

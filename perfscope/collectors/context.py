@@ -1,4 +1,4 @@
-"""The world as a collector sees it, so that a captured tree can stand in for a machine.
+"""The world as a collector sees it, so that a captured tree can replace a machine.
 
 Nothing in this room opens /proc or /sys except through a Context. On a live machine `root` is `/`; in tests
 and for `perfscope doctor --root` it is a folder with the files of another machine, and the providers for

@@ -1,4 +1,4 @@
-"""Writes hosts/<host>/samples.jsonl. The format stands in rundir/samples.py; standard library only.
+"""Writes hosts/<host>/samples.jsonl. The format is in rundir/samples.py; standard library only.
 
 Whole lines go in one write to a file opened for appending, so what is there after SIGKILL is whole but for
 a last line at most; what was not yet flushed is missing. Several threads add lines.

@@ -230,7 +230,7 @@ class Sampler:
                 self._note_stop(reader.collector, f"switched off after {reader.faults} faults: {error!r}")
 
     def _note_absent(self, capability: Capability) -> None:
-        """What this host does not show is part of the record: nobody may take it for zero."""
+        """What this host does not show is part of the record: it must not be taken for zero."""
         value = {
             "what": capability.collector,
             "reason": capability.reason,
@@ -259,7 +259,7 @@ class Sampler:
 def main(arguments: Sequence[str]) -> int:
     """The sampler process: RUN_DIR HOST PID OPTIONS(JSON).
 
-    Gives 0, also when another sampler has this host. Nothing is printed: there is nobody to read it.
+    Gives 0, also when another sampler has this host. Nothing is printed: there is no reader.
     """
     run_dir, host, first = Path(arguments[0]), arguments[1], int(arguments[2])
     options = json.loads(arguments[3])

@@ -209,7 +209,7 @@ def parse_blkio(text: str) -> dict[str, dict[str, int]]:
 
 
 def device_name(ctx: Context, number: str) -> str:
-    """``259:0`` -> nvme0n1; the number itself where nobody knows the name."""
+    """``259:0`` -> nvme0n1; the number itself where the name is not known."""
     link = f"/sys/dev/block/{number}"
     if ctx.exists(link):
         return ctx.real(link).rpartition("/")[2]

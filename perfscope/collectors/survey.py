@@ -19,7 +19,7 @@ from perfscope.collectors.context import Context
 from perfscope.collectors.machine.environment import read_surroundings
 
 SCHEMA_VERSION = 1
-CEILINGS_BUDGET_S, TORCH_BUDGET_S = 8.0, 20.0  # somebody waits for them, and no training does
+CEILINGS_BUDGET_S, TORCH_BUDGET_S = 8.0, 20.0  # a user waits for them, and no training does
 
 # What they tell is of processes while these live; a picture of some says nothing about any.
 _OF_LIVING_PROCESSES = ("numa.placement", "cpu.tasks", "neighbours")
@@ -86,7 +86,7 @@ class Survey:
 def survey(ctx: Context, host: str, *, captured: str = "", measure_ceilings: bool = False) -> Survey:
     """Ask every collector what it can do here, and read what the machine is.
 
-    Ceilings that were measured before are always told; they are measured anew (at most CEILINGS_BUDGET_S +
+    Ceilings that were measured before are always listed; they are measured anew (at most CEILINGS_BUDGET_S +
     TORCH_BUDGET_S) only for `measure_ceilings`, and never for a captured tree.
     """
     problems: list[str] = []

@@ -1,4 +1,4 @@
-"""System calls that Python has no names for. A Context carries them, so that tests can stand in."""
+"""System calls that Python has no names for. A Context carries them, so that tests can replace them."""
 
 from __future__ import annotations
 

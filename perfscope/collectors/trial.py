@@ -88,7 +88,7 @@ def _loop(pairs: Sequence[tuple[Collector, CollectorTrial]], ctx: Context, stop:
 def _open(collector: Collector, trial: CollectorTrial, ctx: Context) -> bool:
     try:
         collector.open(ctx)
-    except Exception as error:  # noqa: BLE001 - may be foreign; told as its fault, the others go on
+    except Exception as error:  # noqa: BLE001 - may be foreign; reported as its fault, the others go on
         trial.fault = f"cannot be opened: {error}"
         return False
     return True

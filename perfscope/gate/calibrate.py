@@ -136,7 +136,14 @@ def _suggestion(trials: Sequence[CheckTrial]) -> CheckTrial | None:
     """The fewest pairs that do; of their thresholds the quietest (by half per cents), then the smallest."""
     good = [trial for trial in trials if _keeps_to_both(trial)]
     if good:
-        return min(good, key=lambda one: (one.pairs, math.floor(one.false_alarms / 0.005), one.threshold))
+        return min(
+            good,
+            key=lambda candidate: (
+                candidate.pairs,
+                math.floor(candidate.false_alarms / 0.005),
+                candidate.threshold,
+            ),
+        )
     quiet = [trial for trial in trials if trial.false_alarms <= MOST_FALSE_ALARMS] or trials
     # Half a per cent more that is seen is not worth another pair.
     return min(
@@ -172,12 +179,12 @@ def _usable(
         )
         for fingerprint in prints
     }
-    common = max(alike, key=lambda one: alike[one], default=Fingerprint())
+    common = max(alike, key=lambda fingerprint: alike[fingerprint], default=Fingerprint())
     kept = []
     for run in fit:
-        others = common.differences(run.fingerprint, settings.allow)
-        if others:
-            reason = other_kind([field for field, _, _ in others])
+        differing = common.differences(run.fingerprint, settings.allow)
+        if differing:
+            reason = other_kind([field for field, _, _ in differing])
             lost.append(ExcludedRun(name=run.name, side="", reason=reason))
         else:
             kept.append(run)
@@ -251,7 +258,7 @@ def _sentences(calibration: Calibration, settings: Settings, logs: Floats) -> li
         sentences.append(words.cost(best.needed, best.needed_slower, TARGET, most))
     if best and calibration.sees_target and best.visible is not None and best.sure is not None:
         sentences.append(words.smallest(best.visible, best.sure))
-    own = settings.metrics[DECIDES].threshold
+    threshold = settings.metrics[DECIDES].threshold
     sentences += _as_configured(calibration, settings, len(logs))
     largest = max((trial.pairs for trial in calibration.trials), default=0)
     if best and not calibration.sees_target and largest < PAIRS[-1]:
@@ -262,7 +269,7 @@ def _sentences(calibration: Calibration, settings: Settings, logs: Floats) -> li
         and calibration.drift_high is not None
     ):
         drifts = calibration.drift_low > 0 or calibration.drift_high < 0
-        if drifts and abs(calibration.drift) > own / 2:
+        if drifts and abs(calibration.drift) > threshold / 2:
             sentences.append(words.drift(calibration.drift))
     wild = _wild(logs)
     if wild:

@@ -245,7 +245,7 @@ def _table_of(file: Path, *, is_required: bool) -> tuple[str, CheckTable] | None
         if absent and not is_required:
             return None
         raise
-    # Everything in perfscope.toml is ours, so nothing in it can be somebody else's.
+    # Everything in perfscope.toml is ours, so nothing in it can belong to another tool.
     own_file = converted(document, OwnFile, file=file) if file.name != PROJECT_FILE else OwnFile()
     tool = document.get("tool")
     inside = tool.get("perfscope", {}) if isinstance(tool, Mapping) else {}

@@ -119,7 +119,7 @@ def _too_few(
 ) -> str:
     """Fewer runs than a verdict needs."""
     sides = {excluded_run.side for excluded_run in lost if excluded_run.disturbed}
-    num_disturbed = sum(one.disturbed for one in lost)
+    num_disturbed = sum(run.disturbed for run in lost)
     runs = [run for side in (base, head) for run in side.runs if run.side not in sides]
     not_chance = num_disturbed >= MANY_OF_ONE_SIDE and sum(run.clean is True for run in runs) >= ENOUGH
     return words.too_few(
@@ -145,7 +145,7 @@ def _headline(result: CheckResult) -> str:
         return words.PASS
     steps = (deciding.base, deciding.head)
     if failing:
-        num_slower = sum(one > 0 for one in result.pairs)
+        num_slower = sum(pair > 0 for pair in result.pairs)
         proof = _proof(deciding)
         return words.regression(
             deciding.worse, steps, proof, num_slower=num_slower, num_pairs=len(result.pairs)
@@ -203,9 +203,9 @@ def _per_sample(base: Side, head: Side) -> tuple[Side, Side, tuple[str, ...]]:
 def _doubts_about_time(base: Side, head: Side, pairs: Sequence[Pair]) -> tuple[str, ...]:
     """Runs that were not interleaved, and of which the base was made in one go, at another time."""
     starts = [[run.surroundings.start_unix_ns for run in side.runs] for side in (base, head)]
-    if pairs or not all(starts) or any(start is None for own in starts for start in own):
+    if pairs or not all(starts) or any(start is None for side_starts in starts for start in side_starts):
         return ()
-    first, second = ([start for start in own if start is not None] for own in starts)
+    first, second = ([start for start in side_starts if start is not None] for side_starts in starts)
     apart = max(min(second) - max(first), min(first) - max(second))
     if max(first) - min(first) > ONE_GO_NS or apart <= ONE_GO_NS:
         return ()
@@ -213,7 +213,7 @@ def _doubts_about_time(base: Side, head: Side, pairs: Sequence[Pair]) -> tuple[s
 
 
 def _unwatched(runs: Sequence[RunFigures]) -> tuple[str, ...]:
-    """Runs of which nobody knows whether something disturbed them, though somebody looked."""
+    """Runs of which it is not known whether something disturbed them, though it was checked."""
     unknown = [run for run in runs if run.clean is None and run.clean_reason]
     if not unknown:
         return ()
@@ -223,13 +223,13 @@ def _unwatched(runs: Sequence[RunFigures]) -> tuple[str, ...]:
 def _unlike(base: Side, head: Side, lost: Sequence[ExcludedRun]) -> list[str]:
     """Why runs that are left speak for less than they seem to."""
     reasons = []
-    for side, own in ((BASE, base), (HEAD, head)):
+    for side, runs in ((BASE, base), (HEAD, head)):
         failures = [
             excluded_run for excluded_run in lost if excluded_run.side == side and not excluded_run.disturbed
         ]
         if failures:
-            num = len(own.runs) + len(failures)
-            reasons.append(words.runs_failed(len(failures), num, own.label, failures[0].reason))
+            num = len(runs.runs) + len(failures)
+            reasons.append(words.runs_failed(len(failures), num, runs.label, failures[0].reason))
     steps = [float(np.median([run.num_steps for run in side.runs])) for side in (base, head)]
     if max(steps) > UNLIKE_STEPS * min(steps):
         reasons.append(words.other_lengths(*steps))
@@ -285,11 +285,11 @@ def _usable(
 
 def _why_failed(base: Side, head: Side, lost: Sequence[ExcludedRun]) -> str:
     """A side of which nothing is left but failures has not been measured."""
-    for side, own in ((BASE, base), (HEAD, head)):
-        failures = [one for one in lost if one.side == side and not one.disturbed]
-        if not own.runs and failures:
+    for side, runs in ((BASE, base), (HEAD, head)):
+        failures = [run for run in lost if run.side == side and not run.disturbed]
+        if not runs.runs and failures:
             first = failures[0]
-            return words.nothing_measured(own.label, first.name, first.reason, len(failures) - 1)
+            return words.nothing_measured(runs.label, first.name, first.reason, len(failures) - 1)
     return ""
 
 
@@ -317,7 +317,7 @@ def _verdict(
         ]
         if None in changes:
             return replace(verdict, reason=metric_words.ZEROS)
-        return _paired(verdict, [one for one in changes if one is not None], settings)
+        return _paired(verdict, [change for change in changes if change is not None], settings)
     return _unpaired(verdict, first, second, step, settings)
 
 
@@ -344,13 +344,13 @@ def _paired(verdict: MetricVerdict, changes: Sequence[float], settings: Settings
         return replace(verdict, paired=True, reason=metric_words.few_pairs(len(changes)))
     metric = verdict.metric
     interval = walsh_interval(changes)
-    shares = [_share(metric, one) for one in changes]
+    shares = [_share(metric, change) for change in changes]
     return _stated(
         replace(verdict, paired=True),
         worse=float(np.median(shares)),
         interval=interval,
         p=signed_rank_p(changes),
-        p_better=signed_rank_p([-one for one in changes]),
+        p_better=signed_rank_p([-change for change in changes]),
         needed=metric.threshold,
         alpha=settings.alpha,
     )
@@ -370,7 +370,7 @@ def _unpaired(
     placed = [_change(metric, center, value, step) for value in (*first, *second)]
     if None in placed:
         return replace(verdict, reason=metric_words.ZEROS)
-    values = [one for one in placed if one is not None]
+    values = [value for value in placed if value is not None]
     mine, theirs = values[: len(first)], values[len(first) :]
     spread = robust_spread(mine)  # not the head's: what makes it slower may make it restless, too
     return _stated(
@@ -435,7 +435,7 @@ def _noise(base: Side, head: Side, pairs: Sequence[Pair], settings: Settings) ->
 
 def _outcome(verdicts: Sequence[MetricVerdict], unlike: Sequence[str]) -> tuple[Outcome, list[str]]:
     """The outcome, and why it is inconclusive where it is."""
-    if any(one.fails for one in verdicts):
+    if any(verdict.fails for verdict in verdicts):
         return Outcome.REGRESSION, list(unlike)
     open_ones = [
         words.not_known(verdict.metric.title, verdict.reason)

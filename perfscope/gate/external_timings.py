@@ -54,8 +54,8 @@ def read_own_times(path: Path, name: str) -> RunFigures:
         ) from error
     if file.perfscope_steps != 1:
         raise RunDirectoryError(f"{path} was written for a newer perfscope (version {file.perfscope_steps})")
-    lists = [one for one in file.steps_ns if isinstance(one, list)]
-    flat = [one for one in file.steps_ns if not isinstance(one, list)]
+    lists = [item for item in file.steps_ns if isinstance(item, list)]
+    flat = [item for item in file.steps_ns if not isinstance(item, list)]
     if lists and flat:
         raise RunDirectoryError(
             f"{path}: steps_ns mixes numbers and lists; give one list per rank, or one list"
@@ -66,8 +66,8 @@ def read_own_times(path: Path, name: str) -> RunFigures:
         fingerprint = replace(fingerprint, world_size=len(lists))
     if fingerprint.batch is None:
         fingerprint = replace(fingerprint, batch=file.samples_per_step)
-    metrics = step_metrics([own for own in ranks if len(own)])
-    every = [float(np.median(own)) for own in ranks if len(own)]
+    metrics = step_metrics([durations for durations in ranks if len(durations)])
+    every = [float(np.median(durations)) for durations in ranks if len(durations)]
     if file.samples_per_step and every:
         metrics["throughput"] = file.samples_per_step * 1e9 / float(np.median(np.concatenate(ranks)))
     if file.peak_memory_bytes:
@@ -78,7 +78,7 @@ def read_own_times(path: Path, name: str) -> RunFigures:
         fingerprint=fingerprint,
         metrics=metrics,
         absent={id_: ONLY_STEP_TIMES for id_ in wanted if id_ not in metrics},
-        num_steps=min((len(own) for own in ranks), default=0),
+        num_steps=min((len(durations) for durations in ranks), default=0),
         phases=Phases(step=sum(every) / len(every)) if every else None,
         surroundings=Surroundings(start_unix_ns=file.start_unix_ns, commit=file.commit),
         pair=file.pair,
@@ -87,7 +87,7 @@ def read_own_times(path: Path, name: str) -> RunFigures:
 
 def _in_ns(path: Path, lists: Sequence[Sequence[float]]) -> list[Int64]:
     """Whole nanoseconds. Raises RunDirectoryError: these are none."""
-    ranks = [np.asarray(own, dtype=np.float64) for own in lists]
+    ranks = [np.asarray(durations, dtype=np.float64) for durations in lists]
     every = np.concatenate(ranks)
     if not np.isfinite(every).all():
         raise RunDirectoryError(f"{path}: a step time is infinite or not a number")
@@ -99,4 +99,4 @@ def _in_ns(path: Path, lists: Sequence[Sequence[float]]) -> list[Int64]:
         )
     if len(every) and every.max() > _LONGEST_NS:
         raise RunDirectoryError(f"{path}: a step of {every.max():g} ns would take a day; give nanoseconds")
-    return [np.maximum(np.rint(own), 1).astype(np.int64) for own in ranks]
+    return [np.maximum(np.rint(durations), 1).astype(np.int64) for durations in ranks]

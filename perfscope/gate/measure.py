@@ -44,12 +44,12 @@ SIDE_LABEL, PAIR_LABEL = "check.side", "check.pair"  # labels by which `perfscop
 
 
 class SettledRun(RunReader):
-    """A run without its first traced window where it has later ones: that one lies in the warm-up."""
+    """A run without its first traced window where it has later ones: that one is in the warm-up."""
 
     def summaries(self) -> tuple[Document, ...]:
         every = super().summaries()
-        first = min((_whole(one["window"]) for one in every), default=0)
-        later = tuple(one for one in every if _whole(one["window"]) > first)
+        first = min((_whole(summary["window"]) for summary in every), default=0)
+        later = tuple(summary for summary in every if _whole(summary["window"]) > first)
         return later or every
 
 
@@ -76,7 +76,7 @@ def measure_run(path: Path, name: str) -> RunFigures:
         fingerprint=_fingerprint(study, analysis),
         metrics=metrics,
         absent=absent,
-        num_steps=min((len(own.counted) for own in steps.values()), default=0),
+        num_steps=min((len(rank_steps.counted) for rank_steps in steps.values()), default=0),
         phases=_phases(tables, steps),
         composition=study.composition,
         layers=tuple(
@@ -101,13 +101,13 @@ def measure_run(path: Path, name: str) -> RunFigures:
 
 def step_metrics(steps: Sequence[Int64]) -> dict[str, float]:
     """step_p10 (mean over ranks), step_mean and stalls of counted steps; one array of ns per rank."""
-    steps = [own for own in steps if len(own)]
+    steps = [rank_steps for rank_steps in steps if len(rank_steps)]
     every = np.concatenate(steps) if steps else np.empty(0, dtype=np.int64)
     if not len(every) or every.sum() <= 0:
         return {}
     excess = np.maximum(every - STALL * np.median(every), 0.0).sum()
     return {
-        "step_p10": float(np.mean([np.percentile(own, 10) for own in steps])),
+        "step_p10": float(np.mean([np.percentile(rank_steps, 10) for rank_steps in steps])),
         "step_mean": float(every.mean()),
         "stalls": float(excess / every.sum()),
     }
@@ -121,9 +121,9 @@ def disturbed_share(machine: MachineAnalysis) -> float:
     shares = []
     for host in {disturbance.host for disturbance in machine.disturbances}:
         inside = sorted(
-            (max(one.start_ns, start), min(one.end_ns, end))
-            for one in machine.disturbances
-            if one.host == host and one.within_steps
+            (max(disturbance.start_ns, start), min(disturbance.end_ns, end))
+            for disturbance in machine.disturbances
+            if disturbance.host == host and disturbance.within_steps
         )
         covered, reach = 0, start
         for begin, stop in inside:
@@ -134,7 +134,7 @@ def disturbed_share(machine: MachineAnalysis) -> float:
 
 
 def _is_clean(machine: MachineAnalysis | None) -> bool | None:
-    """The clean-run verdict, with what the p10 step bears: None = cannot be told."""
+    """The clean-run verdict, with what the p10 step bears: None = not known."""
     if machine is None or machine.clean is not False:
         return machine.clean if machine else None
     return disturbed_share(machine) <= TOLERATED
@@ -147,13 +147,13 @@ def _metrics(
     steps: Mapping[int, RankSteps],
 ) -> tuple[dict[str, float], dict[str, str]]:
     """Metrics by id, and why others are absent."""
-    found = step_metrics([own.counted for own in steps.values()])
-    absent = {id_: ABSENT[id_] for id_ in ("step_p10", "step_mean", "stalls") if id_ not in found}
+    metrics = step_metrics([rank_steps.counted for rank_steps in steps.values()])
+    absent = {id_: ABSENT[id_] for id_ in ("step_p10", "step_mean", "stalls") if id_ not in metrics}
     waits = [rank.input_wait_ns for rank in analysis.ranks if rank.input_wait_ns is not None]
     memory = [meta.memory.peak_rss_bytes for meta in metas.values()]
     device = [meta.memory.peak_device_bytes for meta in metas.values()]
     joules = math.fsum(energy.joules for energy in analysis.machine.energy) if analysis.machine else 0.0
-    num_steps = max((len(own.durations) for own in steps.values()), default=0)
+    num_steps = max((len(rank_steps.durations) for rank_steps in steps.values()), default=0)
     no_speed = [cause_text(missing) for missing in analysis.missing if missing.figure is Figure.THROUGHPUT]
     figures = {
         "throughput": study.samples_per_s,
@@ -163,11 +163,11 @@ def _metrics(
         "peak_device_memory": _largest(device),
         "energy": joules / num_steps if joules and num_steps else None,
     }
-    found |= {id_: float(value) for id_, value in figures.items() if value is not None}
+    metrics |= {id_: float(value) for id_, value in figures.items() if value is not None}
     absent |= {id_: ABSENT[id_] for id_, value in figures.items() if value is None}
     if "throughput" in absent and no_speed:
         absent["throughput"] = no_speed[0]
-    return found, absent
+    return metrics, absent
 
 
 def _largest(values: Sequence[int | None]) -> int | None:
@@ -190,9 +190,9 @@ def _fingerprint(study: StudyRun, analysis: RunAnalysis) -> Fingerprint:
 
 
 def _phases(tables: Mapping[int, pa.Table], steps: Mapping[int, RankSteps]) -> Phases | None:
-    found: dict[str, list[float]] = defaultdict(list)
-    for rank, own in steps.items():
-        if not own.is_counted.any():
+    phases: dict[str, list[float]] = defaultdict(list)
+    for rank, of_rank in steps.items():
+        if not of_rank.is_counted.any():
             continue
         table = tables[rank]
         for name, column in (
@@ -201,13 +201,13 @@ def _phases(tables: Mapping[int, pa.Table], steps: Mapping[int, RankSteps]) -> P
             ("backward", "backward_ns"),
             ("optimizer", "optimizer_ns"),
         ):
-            values = table.column(column).to_numpy(zero_copy_only=False).astype(float)[own.is_counted]
-            known = values[np.isfinite(values)]
-            if len(known):
-                found[name].append(float(np.median(known)))
-    if not found["step"]:
+            values = table.column(column).to_numpy(zero_copy_only=False).astype(float)[of_rank.is_counted]
+            finite = values[np.isfinite(values)]
+            if len(finite):
+                phases[name].append(float(np.median(finite)))
+    if not phases["step"]:
         return None
-    means = {name: math.fsum(values) / len(values) if values else None for name, values in found.items()}
+    means = {name: math.fsum(values) / len(values) if values else None for name, values in phases.items()}
     return Phases(
         step=means["step"] or 0.0,
         input_wait=means.get("input_wait"),
@@ -237,8 +237,8 @@ def _collectives(analysis: RunAnalysis) -> tuple[CollectiveUse, ...]:
 
 
 def _sum(values: Sequence[float | None], steps: int) -> float | None:
-    known = [value for value in values if value is not None]
-    return math.fsum(known) / steps if len(known) == len(values) else None
+    present = [value for value in values if value is not None]
+    return math.fsum(present) / steps if len(present) == len(values) else None
 
 
 def _problem(study: StudyRun, analysis: RunAnalysis) -> str:

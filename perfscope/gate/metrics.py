@@ -28,7 +28,7 @@ class GateMetric:
         better: the direction that is good.
         threshold: worse by more than this share is a regression of this figure.
         scale: what the share is of: the figure itself, or the base's step_p10. A wait of 0.1 ms that
-            becomes 0.2 ms has doubled and yet matters to nobody; as a share of the step it says what it
+            becomes 0.2 ms has doubled and yet does not matter; as a share of the step it says what it
             costs. For figures of unit "ratio" (already shares of the step) `step` means the plain difference.
     """
 
@@ -140,7 +140,7 @@ def worse_by(metric: GateMetric, base: float, head: float, base_step: float | No
         base_step: the base's step_p10, ns; for metrics of scale "step".
 
     Returns:
-        None where the share cannot be told (nothing to divide by).
+        None where the share is not known (nothing to divide by).
     """
     if metric.scale == "step":
         if metric.unit == "ratio":

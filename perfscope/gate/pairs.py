@@ -25,7 +25,7 @@ RunSide = Callable[[str, int, int], RunFigures]
 
 
 class Watcher(Protocol):
-    """Is told how the measurement goes."""
+    """Follows the progress of the measurement."""
 
     def starts(self, side: str, pair: int, attempt: int) -> None: ...
     def ended(self, run: RunFigures, outcome: str) -> None: ...

@@ -1,7 +1,8 @@
 """What the gate keeps of a run: small enough for a file that is committed, whole enough to explain a verdict.
 
-Times are nanoseconds, sizes bytes, shares ratios. `None` means not known; why stands in `RunFigures.absent`
-where it is a metric. Everything here goes through msgspec as it is: to JSON and back without loss.
+Times are nanoseconds, sizes bytes, shares ratios. `None` means not known; the reason is in
+`RunFigures.absent` where it is a metric. Everything here goes through msgspec as it is: to JSON and back
+without loss.
 """
 
 from __future__ import annotations
@@ -100,7 +101,7 @@ class Surroundings:
     cpu_hz: float | None = None  # mean over CPUs and the steps' time
     gpu_hz: float | None = None
     throttled_ratio: float | None = None  # share of the steps' time under thermal, power or quota throttling
-    pressure_ratio: float | None = None  # share of the steps' time in which somebody waited for a CPU
+    pressure_ratio: float | None = None  # share of the steps' time in which some task waited for a CPU
     neighbour_cpus: float | None = None  # CPUs that other processes took, mean over the steps' time
     steal_ratio: float | None = None
 
@@ -115,7 +116,7 @@ class RunFigures:
         absent: id -> why it is not in `metrics`.
         num_steps: counted steps of the rank with fewest.
         clean: nothing from outside disturbed the steps for long enough to move their p10 (a quarter of their
-            time); None = cannot be told.
+            time); None = not known.
         problem: why this run cannot be judged at all ("" = it can).
         side, pair: which side of which pair `perfscope check` made it for.
     """

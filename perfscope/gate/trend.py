@@ -240,7 +240,7 @@ class Trend:
         return is_worse and change.beyond(now)
 
     @property
-    def told(self) -> LevelChange | None:
+    def reported(self) -> LevelChange | None:
         """The change that the headline is about."""
         return self.failing or self.latest
 

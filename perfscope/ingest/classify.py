@@ -91,7 +91,7 @@ _COMM_KERNEL = re.compile(
 _COPY = re.compile(r"^(?:Memcpy|Memset|dma)")
 _NAMELESS = frozenset({"", "INVALID", "unknown", "Unknown", "<unknown>", "Unknown kernel"})
 
-# Categories of device spans; the bool: kernels, to be told apart by name.
+# Categories of device spans; the bool: kernels, to be distinguished by name.
 DEVICE_CATEGORIES = {
     "kernel": True,
     "Kernel": True,

@@ -192,7 +192,7 @@ _INPUT = {
 
 
 def _elements(name: str, args: Args) -> int | None:
-    """Elements of all tensors of the input of an operator, or of a backend's span; None if not told."""
+    """Elements of all tensors of the input of an operator, or of a backend's span; None if not known."""
     try:
         dims = msgspec.json.decode(bytes(args.dims))
         shapes = dims if name.startswith(_SPANS) else dims[_INPUT[name]]
@@ -257,7 +257,7 @@ class ProcessGroups:
         Args:
             collective: what the event and those around it tell.
             group: what is known of its thread.
-            source: the sender, as a rank within the group, of a receive from anybody.
+            source: the sender, as a rank within the group, of a receive from any source.
 
         Where the event names no group: the only group there is; "default" with the world's size if
         the file lists none; "unknown" without a size if there are several.

@@ -57,7 +57,7 @@ class CallGroups(Struct):
 
     Attributes:
         of_lane: lane -> group of every backend span on it.
-        sources: (lane, start) of a receive from anybody -> sender's rank within the group.
+        sources: (lane, start) of a receive from any source -> sender's rank within the group.
     """
 
     of_lane: dict[int, str] = {}
@@ -77,7 +77,7 @@ def find_groups(
     sizes: Mapping[str, int | None],
     reducers: Sequence[str] = (),
 ) -> CallGroups:
-    """Groups of backend threads and senders of receives from anybody.
+    """Groups of backend threads and senders of receives from any source.
 
     Args:
         calls: HOST rows for which `is_call` holds, in any order.
@@ -107,7 +107,7 @@ class _Thread(Struct):
     operator: tuple[int, str] = (-1, "")  # end and name of the last operator
     accumulating: int = -1  # end of the last accumulation of a gradient
     functional: int = -1  # end of the last functional collective
-    anybody: list[int] = []  # receives whose source is not yet told
+    any_source: list[int] = []  # receives whose source is not yet known
 
 
 class _Calls:
@@ -140,9 +140,9 @@ class _Calls:
             thread.mark = (end, self._collectives[detail].group)
         elif code == HostClass.SOURCE:
             rank_text = text[len(layout.MARK_SOURCE) :]
-            if len(thread.anybody) == 1 and rank_text.isdigit():  # of several it could be any
-                self.sources[lane, thread.anybody[0]] = int(rank_text)
-            thread.anybody.clear()
+            if len(thread.any_source) == 1 and rank_text.isdigit():  # of several it could be any
+                self.sources[lane, thread.any_source[0]] = int(rank_text)
+            thread.any_source.clear()
         elif code == HostClass.FUNCTIONAL:
             thread.functional = end
         elif code == HostClass.WRAPPER:
@@ -164,7 +164,7 @@ class _Calls:
         if start >= thread.operator[0]:
             self.events[canonical(text) or text].append((_STARTED, lane, 1, elements))
         elif thread.operator[1].endswith(_ANYBODY):
-            thread.anybody.append(start)
+            thread.any_source.append(start)
 
     def _queue(self, text: str, group: str | None, elements: int | None) -> None:
         operator = text.rpartition(":")[2]

@@ -55,7 +55,7 @@ class RunFacts:
     Attributes:
         name: None means that of the one trace, or of the folder that holds several.
         labels: free key-value pairs kept in run.json.
-        samples_per_step: over all ranks; None means nobody knows.
+        samples_per_step: over all ranks; None means not known.
     """
 
     name: str | None = None
@@ -327,7 +327,7 @@ def _no_use(rejected: Sequence[tuple[Path, str]]) -> str:
 
 def _name_of(path: Path, files: Sequence[Path]) -> str:
     """A run's name: that of its one trace without endings and rank, which say nothing of the run; of
-    several, that of the folder the first lies in."""
+    several, that of the folder the first is in."""
     path = Path(os.path.abspath(path))  # noqa: PTH100 - the user's own name, links kept
     if path.is_dir():
         name = path.name

@@ -75,7 +75,7 @@ def complete_wrappers(rows: Rows, codes: npt.NDArray[np.int64]) -> tuple[Rows, n
         rows, codes: of one thread, in order of start.
 
     Returns:
-        The rows (a copy if any changed), and which are backward nodes that stand in no wrapper with their
+        The rows (a copy if any changed), and which are backward nodes that are in no wrapper with their
         number: wrappers are missing in the file, or began before these rows do.
     """
     is_wrapper = codes == HostClass.WRAPPER

@@ -52,7 +52,7 @@ class Steps:
         self._ends = np.array([end for _, _, end in self.spans], np.int64)
 
     def of(self, starts: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
-        """The step each moment lies in; `OUTSIDE` for none."""
+        """The step each moment is in; `OUTSIDE` for none."""
         if not len(self._starts):
             return np.full(len(starts), OUTSIDE, np.int32)
         index = np.searchsorted(self._starts, starts, side="right") - 1

@@ -295,7 +295,8 @@ for _device_class, _kind in (
 def _regions_that_communicate(rows: Rows, codes: Ints) -> npt.NDArray[np.bool_]:
     """Regions of one thread that call a collective: their own time is waiting, the operators inside compute.
 
-    Looked up within one slice: a region is not told from others whose collective lies in the next slice.
+    Looked up within one slice: a region is not distinguished from others whose collective is in the next
+    slice.
     """
     calls = rows["start"][codes == HostClass.COLLECTIVE_OP]
     begin = np.searchsorted(calls, rows["start"], side="left")

@@ -19,7 +19,7 @@ _BOOTSTRAP = Path(perfscope.__file__).parent / "probes" / "bootstrap"
 
 @dataclass(frozen=True, kw_only=True)
 class ProbeOptions:
-    """How the probe measures; reaches it as JSON in PERFSCOPE_CONFIG and stands in run.json.
+    """How the probe measures; reaches it as JSON in PERFSCOPE_CONFIG and is kept in run.json.
 
     Attributes:
         overhead: share of training time that traced windows may cost, a ratio in [0, 1].

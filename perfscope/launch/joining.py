@@ -61,7 +61,7 @@ def open_shared(directory: Path) -> tuple[Path, bool]:
 
 
 def is_for_step(directory: Path) -> bool:
-    """Whether the tasks of a Slurm step may share the directory as such: nobody else began a run in it."""
+    """Whether the tasks of a Slurm step may share the directory as such: no other command began one."""
     claim = directory / layout.OWNER
     return claim.is_dir() or not (claim.exists() or (directory / layout.RUN_JSON).exists())
 

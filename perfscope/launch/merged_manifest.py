@@ -163,7 +163,7 @@ def _expected(manifests: Sequence[Mapping[str, object]], reported: int | None) -
 
 
 def _ending(manifests: Sequence[Mapping[str, object]]) -> Ending | None:
-    """The highest code of all parts; None = nobody failed, but not everybody's end is known."""
+    """The highest code of all parts; None = no part failed, but not every end is known."""
     endings = [as_mapping(manifest.get("exit")) for manifest in manifests]
     codes = [
         (code, as_whole(ending.get("signal")))

@@ -95,7 +95,7 @@ def collect(run_dirs: Sequence[Path], target: Path) -> Collected:
     """Merge the runs in `run_dirs` into `target`.
 
     Raises:
-        UsageError: `target` is one of the places, or lies in one.
+        UsageError: `target` is one of the directories, or is inside one.
         RunDirectoryError: a place holds no run or a symbolic link, they are not parts of one run, or `target`
             holds another run or cannot be written.
     """

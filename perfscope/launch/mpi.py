@@ -1,7 +1,7 @@
 """mpirun and mpiexec: getting our variables to other hosts, counting ranks.
 
 Open MPI passes the environment to processes on this host only; other hosts get what `-x` names.
-Hydra (MPICH, Intel MPI, MVAPICH) passes everything unless told not to.
+Hydra (MPICH, Intel MPI, MVAPICH) passes everything unless configured otherwise.
 """
 
 from __future__ import annotations

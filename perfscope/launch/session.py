@@ -101,7 +101,7 @@ class RunRequest:
         labels: free key-value pairs kept in run.json.
         probe: how to measure.
         host: what to find out about this host.
-        options: what else was asked for and is to stand in run.json.
+        options: what else was asked for and is to be kept in run.json.
         scheme: what a bench run is, for run.json; None for other commands. What the ranks leave in
             scheme.json replaces it when the command has ended.
         environment: variables to set for the command besides the caller's.
@@ -290,7 +290,7 @@ def _keep_sampler(run_dir: Path, request: RunRequest, environment: Mapping[str, 
 
 
 def _plan(request: RunRequest, environment: Mapping[str, str]) -> LaunchPlan:
-    # Launchers are told names and our site directory; the run directory need not be known yet.
+    # Launchers get names and our site directory; the run directory need not be known yet.
     injection: Injection = make_injection(Path(), request.probe, environment)
     context = CommandContext(environment=environment, injection=injection, mpi_version=mpi.ask_version)
     return plan_command(request.command, context)

@@ -52,7 +52,7 @@ class Witness:
             left = deadline - self._clock()
             if left <= 0 or not select.select([self._told], [], [], left)[0]:
                 return False
-            if self._pid == 0:  # end of file: nobody tells any more
+            if self._pid == 0:  # end of file: the writer is gone
                 return False
 
     def dismiss(self) -> None:

@@ -54,7 +54,8 @@ class StepTask:
 
 
 def find_step_task(environment: Mapping[str, str]) -> StepTask | None:
-    """The task this process is; None outside of steps, and in a step of one task, which has nobody to join.
+    """The task this process is; None outside of steps, and in a step of one task, which has no others to
+    join.
 
     A batch script has SLURM_PROCID and SLURM_NTASKS, too, but belongs to no step of srun's. Ranks of an
     mpirun or torchrun inside a job are those launchers' ranks, not Slurm's tasks.

@@ -55,7 +55,7 @@ class StepEnd:
 
     @property
     def ending(self) -> Ending | None:
-        """The step's: the highest code, as `srun` itself exits; None = nobody failed, but not all ended."""
+        """The step's: the highest code, as `srun` itself exits; None = none failed, but not all ended."""
         if self.failed:
             worst = max(self.failed, key=lambda state: state.ending.code if state.ending else 0)
             return worst.ending
@@ -84,7 +84,7 @@ class OwnEnd:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Closed:
-    """What the user is told: ranks attached and expected, notes about them, what could not be recorded."""
+    """What the user sees: ranks attached and expected, notes about them, what could not be recorded."""
 
     attached: int
     expected: int | None

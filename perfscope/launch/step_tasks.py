@@ -162,7 +162,7 @@ class StepRoom:
         return True
 
     def has_claim(self, what: str) -> bool:
-        """Whether somebody was the first to do `what`."""
+        """Whether another task was the first to do `what`."""
         return (self.run_dir / layout.OWNER / what).exists()
 
     def sees_other_nodes(self) -> bool:
@@ -227,7 +227,7 @@ class StepRoom:
 
 
 def enter(task: StepTask, directory: Path, *, name: str, force: bool) -> StepRoom:
-    """This task's place in `directory`, which all tasks of the step were told (`-o`).
+    """This task's place in `directory`, which all tasks of the step were given (`-o`).
 
     The first to come makes the run. `force`: another run in it is deleted, by the step's first task.
 
@@ -269,7 +269,7 @@ def _make_runs(runs: Path) -> None:
     try:
         runs.mkdir(parents=True)
     except FileExistsError:
-        return  # a file is told of by whoever wants to write into it
+        return  # a file is reported by the one that writes into it
     except OSError as error:
         raise RunDirectoryError(
             f"cannot make {runs}: {error.strerror}; name another place with -o"

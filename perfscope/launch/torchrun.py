@@ -31,8 +31,8 @@ class TorchrunJob:
     """What torchrun was asked for.
 
     Attributes:
-        num_local_ranks: processes this torchrun starts on this host; None = cannot be told.
-        world_size: ranks of all nodes; None = cannot be told (elastic, or the above).
+        num_local_ranks: processes this torchrun starts on this host; None = not known.
+        world_size: ranks of all nodes; None = not known (elastic, or the above).
         script: the script and its arguments; None when there is none.
         runs_command: script is a command of its own (`--no-python`).
         name: script or module name.

@@ -34,7 +34,8 @@ class TrainingAdvice(Struct, frozen=True, kw_only=True):
         threads: setting of so many compute threads per rank, as a clause with a place for the number; "":
             there is none.
         trace_anyway: what to do where this framework's windows are off.
-        untold: part of the step -> why a zero there means that nothing is known; "" = the probe says it.
+        unknown: part of the step -> why a zero there means that nothing is known; "" = the probe says
+        it.
     """
 
     loader: str = "input pipeline"
@@ -62,7 +63,7 @@ class TrainingAdvice(Struct, frozen=True, kw_only=True):
     no_width: str = "the program does not say over how many ranks a batch is split; give `--samples-per-step`"
     threads: str = ""
     trace_anyway: str = "See “Not collected”: the framework's profiler could not be used."
-    untold: Mapping[str, str] = {}
+    unknown: Mapping[str, str] = {}
 
 
 class CommAdvice(Struct, frozen=True, kw_only=True):
@@ -168,11 +169,11 @@ _KERAS = replace(
     no_layers="no operator of the traced steps could be laid at one of the model's layers",
     no_samples="Keras does not say how many samples a batch has; give `--samples-per-step`",
 )
-_UNTOLD_UPDATE = (
+_UNKNOWN_UPDATE = (
     "XLA's operators do not say what they are for; only those in a scope or function called like an "
     'optimizer (jax.named_scope("optimizer")) can be identified, the others count as compute'
 )
-_UNTOLD_INPUT = (
+_UNKNOWN_INPUT = (
     "JAX's profile does not show where Keras takes its batches; the median over all steps stands with the "
     "step times"
 )
@@ -201,7 +202,7 @@ _JAX = TrainingAdvice(
     no_layers="no operator of the compiled step is in a named_scope",
     no_samples="the arguments of the step do not show its batch size; give `--samples-per-step`",
     trace_anyway="Use a version of JAX whose profiler perfscope knows (see docs/frameworks.md).",
-    untold={"input_wait": "", "optimizer": _UNTOLD_UPDATE},
+    unknown={"input_wait": "", "optimizer": _UNKNOWN_UPDATE},
 )
 # mxnet.apache.org/versions/1.9.1: gluon.data.DataLoader, HybridBlock.hybridize, faq/env_var.
 _MXNET = TrainingAdvice(
@@ -246,7 +247,7 @@ _OWN = replace(
         "`--samples-per-step`, if it has any"
     ),
     threads="OMP_NUM_THREADS={}",
-    untold=dict.fromkeys(("copy", "input_wait", "optimizer"), ""),
+    unknown=dict.fromkeys(("copy", "input_wait", "optimizer"), ""),
 )
 _TRAINING: dict[str, TrainingAdvice] = {
     FrameworkName.TORCH: TORCH,
@@ -257,7 +258,7 @@ _TRAINING: dict[str, TrainingAdvice] = {
     FrameworkName.KERAS_JAX: replace(
         _KERAS,
         trace_anyway=_JAX.trace_anyway,
-        untold={"input_wait": _UNTOLD_INPUT, "optimizer": _UNTOLD_UPDATE},
+        unknown={"input_wait": _UNKNOWN_INPUT, "optimizer": _UNKNOWN_UPDATE},
     ),
     FrameworkName.KERAS_TORCH: replace(
         _KERAS,

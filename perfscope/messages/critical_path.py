@@ -1,4 +1,4 @@
-"""What could not be told of a critical path."""
+"""What is not known of a critical path."""
 
 from __future__ import annotations
 

@@ -91,8 +91,8 @@ def cpus_taken(cpus: float, num_cpus: int, names: Sequence[str] = (), *, by_grou
     """Other processes' CPU time, in CPUs. `by_group`: all that is known is that they are not the job's."""
     by = f" ({', '.join(names)})" if names else ""
     group = " outside the job's control group" if by_group else ""
-    who = f"Processes{group}" if by_group else f"Other processes{by}"
-    return f"{who} took {cpus:.1f} of {num_cpus} CPUs"
+    processes = f"Processes{group}" if by_group else f"Other processes{by}"
+    return f"{processes} took {cpus:.1f} of {num_cpus} CPUs"
 
 
 def steal(share: float, most: float) -> tuple[str, str]:

@@ -21,9 +21,9 @@ HANDED_OVER = (
 )
 
 
-def affects(words: str) -> str:
+def affects(figures: str) -> str:
     """`words`: of the above; "" = nothing."""
-    return f" (affects {words})" if words else ""
+    return f" (affects {figures})" if figures else ""
 
 
 def ended_by_signal(number: int | str | None) -> str:

@@ -198,8 +198,8 @@ _WHY_OF: dict[Figure, dict[Cause, str]] = {
 
 class _Formatter(string.Formatter):
     def format_field(self, value: Any, format_spec: str) -> str:
-        known = _FORMATS.get(format_spec)
-        return known(value) if known else str(super().format_field(value, format_spec))
+        formatter = _FORMATS.get(format_spec)
+        return formatter(value) if formatter else str(super().format_field(value, format_spec))
 
 
 _FORMATTER = _Formatter()

@@ -73,7 +73,7 @@ NO_REPEATS = (
 
 def not_separable(link_class: str) -> str:
     where = WHERE.get(link_class, link_class)
-    return f"the calls {where} have one size and one group size: latency and bandwidth cannot be told apart"
+    return f"the calls {where} have one size and one group size: latency and bandwidth cannot be separated"
 
 
 def poor_fit(link_class: str, residual_ratio: float) -> str:

@@ -55,8 +55,8 @@ _NOTES = {
 }
 _MODES = {
     ModeReason.STATED: "stated: {mode} scaling",
-    ModeReason.ONE_SIZE: "the mode cannot be told from one number of ranks",
-    ModeReason.NOT_RECORDED: "the mode cannot be told: samples per rank are not recorded for N = {unknown}",
+    ModeReason.ONE_SIZE: "the mode cannot be inferred from one number of ranks",
+    ModeReason.NOT_RECORDED: "no mode can be inferred: samples per rank are not recorded for N = {unknown}",
     ModeReason.SAME_PER_RANK: "weak scaling: samples per rank stay the same ({listed})",
     ModeReason.DIVIDED: "strong scaling: {total:g} samples per step are divided over the ranks ({listed})",
     ModeReason.NEITHER: "neither strong nor weak: samples per rank are {listed}",
@@ -70,12 +70,14 @@ _REMEDIES = {
 
 def mode_text(reason: ModeReason, samples_per_rank: Mapping[int, float | None], mode: str | None) -> str:
     """Why scaling counts as `mode`; `samples_per_rank`: N -> samples of a step, None where not recorded."""
-    known = {num: value for num, value in sorted(samples_per_rank.items()) if value is not None and value > 0}
+    positive = {
+        num: value for num, value in sorted(samples_per_rank.items()) if value is not None and value > 0
+    }
     return _MODES[reason].format(
         mode=mode,
-        unknown=", ".join(str(num) for num in sorted(set(samples_per_rank) - set(known))),
-        listed=", ".join(f"{value:g} at N={num}" for num, value in known.items()),
-        total=next((num * value for num, value in known.items()), 0.0),
+        unknown=", ".join(str(num) for num in sorted(set(samples_per_rank) - set(positive))),
+        listed=", ".join(f"{value:g} at N={num}" for num, value in positive.items()),
+        total=next((num * value for num, value in positive.items()), 0.0),
     )
 
 

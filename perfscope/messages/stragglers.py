@@ -57,5 +57,5 @@ def crowded(num_threads: int, num_ranks: int, where: str) -> str:
 def remote_memory(local_ratio: float, nodes: Sequence[int], most: int | None) -> str:
     """Memory away from the rank's NUMA nodes; `most`: where most of it is."""
     on = "" if most is None else f", most of it on node {most}"
-    own = ", ".join(map(str, nodes))
-    return f"{100 * (1 - local_ratio):.0f} % of its memory is not on its NUMA node {own}{on}"
+    node_list = ", ".join(map(str, nodes))
+    return f"{100 * (1 - local_ratio):.0f} % of its memory is not on its NUMA node {node_list}{on}"

@@ -51,7 +51,7 @@ def start(run_dir: str, config: Dict[str, Any], local_rank: Optional[int]) -> Op
 
 
 def _spawn(command: List[str]) -> int:
-    """Start it as nobody's child: a shell puts it in the background and ends.
+    """Start it as an orphan: a shell puts it in the background and ends.
 
     For some milliseconds that shell is the training's child. A SIGCHLD handler of the training's must not
     meet it (it may call os.wait()), so it is set aside meanwhile and called if another child ended.

@@ -96,7 +96,7 @@ class StepProbe(FrameworkProbe):
         """The training has waited so long for a batch. It counts for the step whose time it is part of.
 
         That is the step under way, though the batch be the next one's. What was waited for before any step
-        lies in none.
+        is in none.
         """
         self._sees_input = True
         if self.started is None:

@@ -17,7 +17,7 @@ from perfscope.units import BINARY_UNITS, DECIMAL_PREFIXES, TIME_UNITS
 LINE_COLORS = ("compute", "exposed_comm", "optimizer", "copy", "input_wait", "host", "forward", "backward")
 MOST_BANDS = 4  # beyond so many lines their bands would only blur one another
 ROOF_AIR = 90.0  # per cent of the height that the roof may reach: its name stands above it
-PEAK_ROOM = 1.7  # a peak higher than this times the largest value is told, not drawn
+PEAK_ROOM = 1.7  # a peak higher than this times the largest value is stated, not drawn
 FLOATING = frozenset({Unit.FREQUENCY, Unit.TEMPERATURE})  # axes that need not start at 0
 # Width of a letter of the roofs' names, per cent of the plot: on paper and wide screens, on a phone.
 LETTER, SMALL_LETTER = 0.95, 2.8
@@ -57,7 +57,7 @@ def value_ticks(unit: Unit, low: float, high: float, count: int) -> tuple[Tick, 
 
 
 class CounterFrame(Struct, frozen=True, kw_only=True):
-    """The value range of one counter chart, and which peaks are drawn in it (others are told)."""
+    """The value range of one counter chart, and which peaks are drawn in it (others are stated)."""
 
     unit: Unit
     low: float
@@ -115,8 +115,8 @@ def _shared(chart: CounterChart, frame: CounterFrame) -> tuple[str, str]:
 
 def line_note(chart: CounterChart, line: CounterLine, frame: CounterFrame) -> str:
     """Beside a line's name: its mean, and what of peak and doubts is its own."""
-    known = [value for value in line.mean if math.isfinite(value)]
-    parts = [f"mean {format_value(frame.unit, sum(known) / len(known))}"] if known else []
+    finite = [value for value in line.mean if math.isfinite(value)]
+    parts = [f"mean {format_value(frame.unit, sum(finite) / len(finite))}"] if finite else []
     shared_peak, shared_doubt = _shared(chart, frame)
     parts += ["" if shared_peak else _far_peak(line, frame), "" if shared_doubt else _doubt(line)]
     return ", ".join(filter(None, parts))
@@ -172,8 +172,8 @@ def log_ticks(unit: Unit, low: float, high: float) -> tuple[Tick, ...]:
         for factor in factors:
             value = factor * 10.0**power
             if low * (1 - 1e-9) <= value <= high * (1 + 1e-9):
-                place = 100 * math.log(value / low) / math.log(high / low)
-                ticks.append(Tick(position=place, text=_log_text(unit, value)))
+                percent = 100 * math.log(value / low) / math.log(high / low)
+                ticks.append(Tick(position=percent, text=_log_text(unit, value)))
     return tuple(ticks)
 
 
@@ -236,9 +236,9 @@ def roof_labels(
         if len(labels) >= most or twin:
             continue
         text = path_end(point.label, letters)
-        place = _free_place((x, y), sizes[index], len(text) * letter, (width, height), taken)
-        if place is not None:
-            right, up, anchor, box = place
+        position = _free_place((x, y), sizes[index], len(text) * letter, (width, height), taken)
+        if position is not None:
+            right, up, anchor, box = position
             taken.append(box)
             named.append((point.label, x, y))
             at = {"x": 100 * x / width, "y": 100 * y / height, "right": right, "up": up}
@@ -255,7 +255,7 @@ def _free_place(
 ) -> tuple[float, float, str, Rectangle] | None:
     """(pixels right, pixels up, anchor, box) of the first place around a point that is free."""
     (x, y), r = spot, size + 5
-    own = (x - size, y - size, x + size, y + size)
+    point = (x - size, y - size, x + size, y + size)
     for anchor, right, up, left in (
         ("start", r, -4.0, 0.0),
         ("end", -r, -4.0, -length),
@@ -268,7 +268,7 @@ def _free_place(
     ):
         box = (x + right + left - 2, y + up - 3, x + right + left + length + 2, y + up + 11)
         inside = box[0] >= 2 and box[2] <= plot[0] - 2 and box[1] >= 2 and box[3] <= plot[1] - 2
-        if inside and not any(_touch(box, other) for other in taken if other != own):
+        if inside and not any(_touch(box, other) for other in taken if other != point):
             return right, up, anchor, box
     return None
 
@@ -337,5 +337,5 @@ def _along(corners: list[tuple[float, float]]) -> list[Rectangle]:
     return squares
 
 
-def _touch(one: Rectangle, other: Rectangle) -> bool:
-    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
+def _touch(first: Rectangle, other: Rectangle) -> bool:
+    return first[0] < other[2] and other[0] < first[2] and first[1] < other[3] and other[1] < first[3]

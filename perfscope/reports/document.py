@@ -124,10 +124,10 @@ def _rank(rank: RankResult) -> Json:
     """`breakdown_ns` has the parts alone, so that the sum of those that are known is `breakdown_step_ns`."""
     breakdown = rank.breakdown_ns
     parts = {
-        part: None if part in rank.untold else getattr(breakdown, part, None) for part in Breakdown.PARTS
+        part: None if part in rank.unknown else getattr(breakdown, part, None) for part in Breakdown.PARTS
     }
     return {
-        **_object(rank, "untold"),
+        **_object(rank, "unknown"),
         "breakdown_ns": breakdown and parts,
         "breakdown_step_ns": breakdown and breakdown.step,
         "breakdown_num_steps": breakdown and breakdown.num_steps,

@@ -1,7 +1,7 @@
 """The report as data. `build.py` makes one, every renderer draws the same one.
 
 A Report holds sections, a section holds blocks: Table, Chart, Note, Facts, FindingList, Topology or
-Timeline. Charts with two axes of figures stand in `curves.py`, units in `values.py`. Cells keep the raw value
+Timeline. Charts with two axes of figures are in `curves.py`, units in `values.py`. Cells keep the raw value
 (ns, bytes, ratio ...) so that tables sort by value; `Column.text` is the only way a value becomes text. Every
 string in a Report has gone through `display.visible`: control and direction-changing characters are spelled
 out and monstrous names are shortened, whatever the renderer.

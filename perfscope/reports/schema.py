@@ -42,7 +42,7 @@ _WITHOUT_SOURCE: set[type] = set()  # objects that are described here alone
 
 
 def _object(name: str, base: type[Struct], *left_out: str, **changed: Any) -> Any:
-    """The result `base` as it stands in the document: without some fields, with others changed or added."""
+    """The result `base` as it is in the document: without some fields, with others changed or added."""
     hints = get_type_hints(base, include_extras=True)
     names = [name for name in base.__struct_fields__ if name not in left_out]
     rows = {**{item: hints[item] for item in names}, **changed}
@@ -87,7 +87,7 @@ _Parts = _struct(
 _Rank = _object(
     "Rank",
     RankResult,
-    "untold",
+    "unknown",
     breakdown_ns=_said(
         _Parts | None, "parts of the mean analyzed step; those that are known add up to `breakdown_step_ns`"
     ),

@@ -83,8 +83,8 @@ def _head(report: Report, width: int, style: Style) -> Iterator[str]:
     verdict = report.verdict
     yield style.quiet(fit(report.title, width))
     if report.subtitle:
-        shown = textwrap.shorten(report.subtitle, width, placeholder=" …")
-        yield style.quiet(shown if cells(shown) <= width else fit(shown, width))
+        subtitle = textwrap.shorten(report.subtitle, width, placeholder=" …")
+        yield style.quiet(subtitle if cells(subtitle) <= width else fit(subtitle, width))
     yield ""
     yield from (style.bold(line) for line in wrapped(verdict.headline, width, ""))
     if verdict.action:
@@ -102,8 +102,8 @@ def _head(report: Report, width: int, style: Style) -> Iterator[str]:
     for figure in report.figures:
         title, value = fit(figure.title, names), fit(figure.value, values)
         line = f"  {pad(title, names)}  {pad(value, values, right=True)}"
-        rest = width - cells(line) - 2
-        yield line + (style.quiet(f"  {head(figure.note, rest)}") if figure.note and rest > 4 else "")
+        room = width - cells(line) - 2
+        yield line + (style.quiet(f"  {head(figure.note, room)}") if figure.note and room > 4 else "")
 
 
 def _section(section: Section, width: int, style: Style) -> Iterator[str]:
@@ -113,18 +113,18 @@ def _section(section: Section, width: int, style: Style) -> Iterator[str]:
         return
     if section.lead and section.id not in ("findings", "counters"):
         yield from wrapped(section.lead, width)
-    said = bool(section.lead)
+    has_text = bool(section.lead)
     for block in section.blocks:
         if isinstance(block, FindingList):
             yield from _findings(block, width, style)
             continue
         lines = list(_block(block, width, style))
         compares = section.id.startswith(STUDY)
-        if lines and said and (section.id in AIRY or compares):
+        if lines and has_text and (section.id in AIRY or compares):
             yield ""
         if lines and compares and not isinstance(block, Note):
             yield f"  {style.bold(head(getattr(block, 'title', ''), width - 2))}"
-        said = said or bool(lines)
+        has_text = has_text or bool(lines)
         yield from lines
 
 
@@ -166,8 +166,8 @@ def _counters(block: Counters, width: int, style: Style) -> Iterator[str]:
     columns = max(min(SPARK_COLUMNS, max(len(line.t_ns) for _, line in rows)), 1)
     names = min(max(cells(line.label) for _, line in rows), width - SPARK_COLUMNS - 22)
     for chart, line in rows:
-        known = [value for value in line.mean if math.isfinite(value)]
-        mean = format_value(chart.unit, sum(known) / len(known)) if known else ""
+        finite = [value for value in line.mean if math.isfinite(value)]
+        mean = format_value(chart.unit, sum(finite) / len(finite)) if finite else ""
         sparks = _sparks(line, chart.unit, block.span_ns, columns)
         yield f"  {pad(fit(line.label, names), names)}  {sparks}  mean {mean}"
     scale = "Shares are drawn from 0 to 100 %, other lines from 0 to their largest value; means"
@@ -193,9 +193,9 @@ def _sparks(line: CounterLine, unit: Unit, span_ns: int, columns: int) -> str:
     last_filled = max((n for n, values in enumerate(bins) if values), default=-1)
     means: list[float | None] = []
     for n, values in enumerate(bins):
-        known = [value for value in values if math.isfinite(value)]
+        finite = [value for value in values if math.isfinite(value)]
         carried = means[-1] if means and not values and n < last_filled else None
-        means.append(sum(known) / len(known) if known else carried)
+        means.append(sum(finite) / len(finite) if finite else carried)
     largest = max((mean for mean in means if mean is not None), default=0.0)
     top = max(largest, 1.0) if unit is Unit.RATIO else largest
     last = len(SPARKS) - 1
@@ -212,7 +212,7 @@ def _findings(block: FindingList, width: int, style: Style) -> Iterator[str]:
     cards = [c for c in block.cards if not c.is_verdict or c.detail or c.gain]
     for number, card in enumerate(cards[:MOST_FINDINGS], 1):
         gain = f" [saves at most {card.gain}{', ' + card.share if card.share else ''}]" if card.gain else ""
-        # The verdict stands in full at the top: here what comes before its figures.
+        # The full verdict is at the top: here what comes before its figures.
         title = card.title.partition(": ")[0].rstrip(".") if card.is_verdict else card.title
         lines = wrapped(f"{title}{gain}", width, "     ", f"  {number}. ")
         yield from (style.bold(line) if n == 0 else line for n, line in enumerate(lines))
@@ -300,13 +300,13 @@ def _disturbances(table: Table, width: int, style: Style) -> Iterator[str]:
     for number, row in enumerate(table.rows[:MOST_DISTURBANCES], 1):
         cell = _by_key(table, row)
         yield from wrapped(cell.get("what", ""), width, "     ", f"  {number}. ")
-        told = [f"from {cell.get('from', '0 s')} for {cell.get('for', '0 s')}"]
-        told += [f"{cell['severity']} taken"] if "severity" in cell else []
-        told += [f"on {cell['host']}"] if "host" in cell else []
+        facts = [f"from {cell.get('from', '0 s')} for {cell.get('for', '0 s')}"]
+        facts += [f"{cell['severity']} taken"] if "severity" in cell else []
+        facts += [f"on {cell['host']}"] if "host" in cell else []
         if "during" in cell:
-            told.append(f"step during it {cell['during']}, otherwise {cell.get('otherwise', units.MISSING)}")
-        told += [f"traced: {cell['windows']} hit"] if "windows" in cell else []
-        yield from (style.quiet(line) for line in wrapped("; ".join(told), width, "     "))
+            facts.append(f"step during it {cell['during']}, otherwise {cell.get('otherwise', units.MISSING)}")
+        facts += [f"traced: {cell['windows']} hit"] if "windows" in cell else []
+        yield from (style.quiet(line) for line in wrapped("; ".join(facts), width, "     "))
     if len(table.rows) > MOST_DISTURBANCES:
         yield style.quiet(f"  {len(table.rows) - MOST_DISTURBANCES:,} more in the HTML report.")
 
@@ -371,7 +371,7 @@ def _table(table: Table, width: int, style: Style, most: int) -> Iterator[str]:
         yield line(values)
         cell = _by_key(table, row)
         if table.id == "wire-table" and "wire" not in cell and "reason" in cell:
-            yield from (style.quiet(told) for told in wrapped(cell["reason"], width, "    "))
+            yield from (style.quiet(line) for line in wrapped(cell["reason"], width, "    "))
     if len(table.rows) > most:
         yield style.quiet(f"  {len(table.rows) - most:,} more in the HTML report.")
 
@@ -380,9 +380,9 @@ def _narrowed(wanted: list[int], right: list[bool], room: int) -> list[int]:
     """Widths that fit `room` with two blanks between: the widest words give way, then the last columns."""
     sizes = list(wanted)
     while sum(sizes) + 2 * (len(sizes) - 1) > room:
-        words = [n for n, size in enumerate(sizes) if not right[n] and size > NARROWEST_COLUMN]
-        if words:
-            sizes[max(words, key=lambda n: sizes[n])] -= 1
+        wide = [n for n, size in enumerate(sizes) if not right[n] and size > NARROWEST_COLUMN]
+        if wide:
+            sizes[max(wide, key=lambda n: sizes[n])] -= 1
         elif len(sizes) > 1:
             sizes.pop()
         else:

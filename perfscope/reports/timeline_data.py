@@ -1,4 +1,4 @@
-"""Packs the timeline for the page: few long arrays of small integers, repeated facts told once.
+"""Packs the timeline for the page: few long arrays of small integers, repeated facts stored once.
 
 A training step repeats itself, so (name, layer, kind, phase, depth, flops, bytes, count) is a *definition*
 that many spans share. A span is then (gap to the previous start, duration, definition). Steps come as runs.

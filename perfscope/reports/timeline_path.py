@@ -53,7 +53,7 @@ def path_pieces(paths: Sequence[CriticalPath], window: WindowExtract) -> tuple[P
 
 
 class _Places:
-    """Finds the lane of a segment; what is not told by thread is put where the rank's operators are."""
+    """Finds the lane of a segment; what is not listed by thread is put where the rank's operators are."""
 
     def __init__(self, window: WindowExtract) -> None:
         self.start_ns = window.start_ns

@@ -61,7 +61,7 @@ def seal_of_file(path: Path) -> dict[str, Any]:
 
 
 def is_too_deep(value: object) -> bool:
-    """Whether containers stand in each other more than MAX_DEPTH deep."""
+    """Whether containers are nested more than MAX_DEPTH deep."""
     level: list[Any] = [value]
     for _ in range(MAX_DEPTH + 1):
         if not level:

@@ -69,7 +69,7 @@ MARK_CLOSURE = "perfscope.closure"  # forward and backward that an optimizer's s
 MARK_GROUP = "perfscope.group:"  # + name of a process group, + MARK_PEER + global rank of the other end
 MARK_PEER = ":peer="
 TRACE_REDUCERS = "perfscope.reducer_groups"  # key of a trace: groups of DistributedDataParallel's reducers
-MARK_SOURCE = "perfscope.source:"  # + rank within its group of whoever sent what was received from anybody
+MARK_SOURCE = "perfscope.source:"  # + rank within its group of the sender of a receive from any source
 
 # How a window's file name ends after its number, and what reads it (ingest/formats). A window has at most one
 # of these, and CALLS beside it or alone.

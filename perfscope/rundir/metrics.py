@@ -63,7 +63,7 @@ class Series(Struct, frozen=True, eq=False):
     labels: Mapping[str, str] = {}
 
     def as_dict(self) -> dict[str, object]:
-        """As it stands in samples.jsonl."""
+        """As it is in samples.jsonl."""
         metric = self.metric
         entry: dict[str, object] = {
             "metric": metric.name,

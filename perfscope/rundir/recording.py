@@ -193,7 +193,7 @@ def _refuse_sampled(directory: Path) -> None:
 
 
 def is_held(lock: Path) -> bool:
-    """Whether a sampler records beside its lock file; False where none can be told: no file, or no locks."""
+    """Whether a sampler records beside its lock file; False where that is not known: no file, or no locks."""
     try:
         handle = os.open(lock, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:

@@ -75,8 +75,8 @@ class Overhead(Record, frozen=True):
     @property
     def total_ns(self) -> int | None:
         """None: the rank does not say (killed early)."""
-        known = [part for part in (self.windows_ns, self.always_on_ns) if part is not None]
-        return sum(known) if known else None
+        parts = [part for part in (self.windows_ns, self.always_on_ns) if part is not None]
+        return sum(parts) if parts else None
 
 
 class Memory(Record, frozen=True):
@@ -291,10 +291,10 @@ class RunRecord(Record, frozen=True):
 
 def decode_run(document: Document) -> tuple[RunRecord, tuple[str, ...]]:
     """run.json as decode_record gives it, with the document in it, and that of the scheme in the scheme."""
-    whole = {**document, "document": document}
+    kept = {**document, "document": document}
     if isinstance(scheme := document.get("scheme"), dict):
-        whole["scheme"] = {**scheme, "document": scheme}
-    return decode_record(RunRecord, whole)
+        kept["scheme"] = {**scheme, "document": scheme}
+    return decode_record(RunRecord, kept)
 
 
 def run_record(document: Document) -> RunRecord:

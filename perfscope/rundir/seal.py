@@ -57,7 +57,7 @@ class Counter:
         self.crc32 = zlib.crc32(data, self.crc32)
 
     def seal(self) -> dict[str, Any]:
-        """As it stands in a document."""
+        """As it is in a document."""
         return {"bytes": self.bytes, "lines": self.lines, "crc32": f"{self.crc32:08x}"}
 
 

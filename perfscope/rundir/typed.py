@@ -64,8 +64,8 @@ def _lenient_struct(kind: type[_T], document: Document, where: str, damaged: dic
             continue
         value = document[field.encode_name]
         try:
-            place = where + field.encode_name
-            values[field.name] = _lenient(field.type, value, place, damaged, in_part=in_part)
+            field_path = where + field.encode_name
+            values[field.name] = _lenient(field.type, value, field_path, damaged, in_part=in_part)
         except msgspec.ValidationError:
             if value is not None:
                 damaged[where + field.encode_name] = None
@@ -96,9 +96,9 @@ def _lenient(kind: Any, value: object, where: str, damaged: dict[str, None], *, 
         if in_part and isinstance(value, dict) and get_origin(inner) is dict:
             of = get_args(inner)[1]
             pairs = (
-                (name, found)
-                for name, one in value.items()
-                for found in _those_that_fit(of, [one], where, damaged)
+                (name, fitting)
+                for name, item in value.items()
+                for fitting in _those_that_fit(of, [item], where, damaged)
             )
             return dict(pairs)
         raise

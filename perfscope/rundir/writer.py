@@ -45,7 +45,7 @@ def create_run_dir(path: Path | None, *, name: str, force: bool, root: Path | No
             under `root`, with a relative symlink `latest` beside it.
         name: the run's name; only letters, digits, `.`, `_` and `-` of it enter the default path.
         force: empty `path` first if it holds a perfscope run. Only what perfscope wrote is deleted.
-        root: what the default place stands in; None means the current directory.
+        root: the directory of the default place; None means the current directory.
 
     Returns:
         The absolute path of the directory, which exists and holds no run. It is this process's to record into
@@ -144,7 +144,7 @@ def point_latest(runs: Path, target: str) -> None:
     """Let `latest` name the newest run. A convenience: file systems without symlinks go without."""
     latest = runs / LATEST
     if latest.exists() and not latest.is_symlink():
-        return  # somebody's own file or directory
+        return  # a file or directory of the user's
     aside = runs / f".{LATEST}.{secrets.token_hex(4)}"
     with suppress(OSError):
         aside.symlink_to(target)

@@ -1,7 +1,7 @@
 """Collectives of torch.distributed that are counted: what a scheme really sent, call by call.
 
 The ledger takes its sizes from the tensors that are handed over, not from any formula, so that a
-prediction can be held against it. A group of one sends nothing and is not counted.
+prediction can be compared with it. A group of one sends nothing and is not counted.
 
 Sizes (S of a call, bytes): all_reduce, broadcast, reduce: the tensor; all_gather: the whole result;
 reduce_scatter, all_to_all: the whole input of one rank; gather, scatter: the whole on the root; send: the

@@ -90,7 +90,7 @@ def _run(config: BenchConfig, own_rank: str) -> int:
         problem = _save(outcome.state, Path(config.save_weights))
     world.peers.barrier()
     world.peers.close()
-    if problem:  # told at the end: the other ranks have nothing to do with it
+    if problem:  # reported at the end: the other ranks have nothing to do with it
         _say(own_rank, problem)
     return EXIT_FAILED if problem else 0
 

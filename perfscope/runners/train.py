@@ -39,7 +39,7 @@ class TrainingOutcome:
         interfaces: what each network interface of the host moved during the steps.
         details: the scheme's own.
         state: the trained model, on rank 0.
-        held_out_loss: of the trained model on samples nobody trained on, on rank 0.
+        held_out_loss: of the trained model on samples that were not trained on, on rank 0.
     """
 
     losses: list[float | None]

@@ -34,7 +34,8 @@ class Transport(ABC):
         self._send(tensor.detach().cpu(), to)
 
     def receive(self, into: torch.Tensor, source: int | None = None) -> int:
-        """Fills `into` (contiguous; size and dtype as sent) with the next message of `source`, or of anybody.
+        """Fills `into` (contiguous; size and dtype as sent) with the next message of `source`, or of any
+        rank.
 
         Returns:
             Who sent it, as a rank of the group.

@@ -128,7 +128,7 @@ class Alone:
     backend = "none"
 
     def barrier(self) -> None:
-        """Nobody to wait for."""
+        """No rank to wait for."""
 
     def gather(self, value: Any) -> list[Any] | None:
         """The one value."""
@@ -136,7 +136,7 @@ class Alone:
 
     def transport(self, group: Group) -> Transport:
         """See Peers."""
-        raise BenchError("one rank has nobody to send to")
+        raise BenchError("one rank has no other to send to")
 
     def close(self) -> None:
         """Nothing to leave."""

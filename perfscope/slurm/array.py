@@ -1,6 +1,6 @@
 """Many commands as one array job: each task runs one, and what is not finished can be submitted again.
 
-Whether a command has ended stands in a file beside its run, written by the task itself as the last thing it
+Whether a command has ended is in a file beside its run, written by the task itself as the last thing it
 does; a task that Slurm ended writes none. So nothing depends on what Slurm still remembers.
 
     <path>.out      stdout of the command

@@ -57,7 +57,7 @@ def call(argv: Sequence[str], environment: Mapping[str, str] | None = None) -> s
     It leads a session of its own: the terminal's Ctrl-C is for perfscope, which then detaches in good order.
 
     Raises:
-        Unreachable: nobody answers.
+        Unreachable: no answer.
         NotKnown: there is no such job.
         SlurmError: the program is not there, or refuses; the message is what it said, without its prefixes.
     """

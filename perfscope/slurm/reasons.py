@@ -42,7 +42,7 @@ _NEVER = {
 
 
 def is_hopeless(reason: str) -> bool:
-    """Whether a pending job will not start until somebody changes something."""
+    """Whether a pending job will not start until a user or an administrator changes something."""
     return _code(reason) in _NEVER
 
 

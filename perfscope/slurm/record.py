@@ -136,7 +136,7 @@ def why_incomplete(manifest: Mapping[str, object], facts: Mapping[str, object]) 
 
 
 def ended_well(manifest: Mapping[str, object]) -> bool:
-    """Whether the run's command ended by itself with exit code 0, and nobody marked the run since."""
+    """Whether the run's command ended by itself with exit code 0, and the run was not marked since."""
     ending = manifest.get("exit")
     code = ending.get("code") if isinstance(ending, Mapping) else None
     return manifest.get("status") == "finished" and code == 0

@@ -54,7 +54,7 @@ def batch_script(job: JobRequest) -> str:
 
 
 def header(job: JobRequest) -> list[str]:
-    """The #SBATCH lines. Raises UsageError where a value cannot stand in one."""
+    """The #SBATCH lines. Raises UsageError where a value is not allowed in one."""
     lines = [
         directive("job-name", job.name),
         directive("nodes", str(job.nodes)),

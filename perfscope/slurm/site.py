@@ -4,7 +4,7 @@ modules = ["cuda/12.4", "gcc/13"]     loaded in this order
 setup = ["source .venv/bin/activate"] lines of shell after that: what makes `perfscope` and Python be found
 partition = "gpu"                     and account, qos, constraint, time, mem, mpi, cpu_bind, mem_bind,
                                       gpu_bind: what the options of the same name are when they are not given
-interface = "ib0"                     network interface that the frameworks are told to use
+interface = "ib0"                     network interface that the frameworks are configured to use
 stage = "cp -r data $TMPDIR/"         run once on every node before the clock starts
 clean = true                          whole nodes, and who else uses them is written down (false: shared)
 [options]                             any other option of sbatch; true = without a value
@@ -24,7 +24,7 @@ from perfscope.errors import UsageError
 from perfscope.settings import converted, one_line, read_toml
 
 FILE = "perfscope-site.toml"
-# What stands in the script already, or would take the job out of perfscope's hands.
+# What is in the script already, or would take the job out of perfscope's hands.
 _TAKEN = frozenset(
     {"nodes", "ntasks", "ntasks-per-node", "cpus-per-task", "gpus-per-node", "exclusive", "array", "output"}
     | {"job-name", "partition", "account", "qos", "constraint", "time", "mem", "wait", "wrap", "parsable"}

@@ -118,9 +118,7 @@ def submit(
     try:
         target.script.write_text(script, encoding="utf-8", errors="surrogateescape")
         target.script.chmod(0o700)  # it holds the command whole, whatever is secret in it
-        with (
-            undisturbed()
-        ):  # by Ctrl-C: a job that is queued and of which nobody knows the number helps nobody
+        with undisturbed():  # by Ctrl-C: a queued job of unknown number is of no use
             job = sbatch([str(target.script)], asked=asked, environment=environment, ask=ask)
             write_json(target.ticket, {"job": job, "array": array, "submitted_unix_ns": time.time_ns()})
     except OSError as error:

@@ -15,7 +15,7 @@ _PATIENCE_S = 600.0  # with a controller that does not answer: they are restarte
 
 
 class PendingTooLong(SlurmError):
-    """The job is still in the queue and nobody wants to wait any longer."""
+    """The job is still in the queue and the time limit for waiting is over."""
 
     exit_code = 3
 

@@ -38,7 +38,7 @@ class Program:
         layers: names that layers.json must have.
         strangers: names that may be neither in layers.json nor marked in a window.
         samples: of each step but the first two on a rank; None: not checked.
-        unknown: steps after these two of which the samples cannot be told (the first ones of later models).
+        unknown: steps after these two of which the samples are not known (the first ones of later models).
         parameters: of all layers; None: not checked.
         elsewhere: steps made in other threads, named as missing.
         nproc: ranks, started by torchrun; 0: one process without it.

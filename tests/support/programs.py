@@ -7,7 +7,7 @@ A rank is a list of steps; a step is a list of actions:
     ("start", name, group), ("wait", name)   in the background, on the rank's communication lane
 
 `simulate` runs them on a network that takes `transfer[name]` ns per call and writes down what a trace would
-show. It is a small event loop of its own, so that the replay is held against something else than itself.
+show. It is a small event loop of its own, so that the replay is compared with something other than itself.
 """
 
 from __future__ import annotations

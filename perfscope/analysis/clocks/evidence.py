@@ -3,7 +3,8 @@
 A synchronizing collective (every rank needs something of every other rank) says two things about hosts a, b:
 
     skew      exit_b - exit_a             about the offset, for all leave within the transfer time
-    bounds    enter_b - exit_a <= offset <= exit_b - enter_a, for nobody leaves before the last one enters
+    bounds    enter_b - exit_a <= offset <= exit_b - enter_a, because no rank leaves before the last one
+    enters
 
 A send is one-way: exit at the receiver - enter at the sender >= offset. Both ways bound it, as in NTP.
 Nothing here compares absolute times, so hosts may stand any time apart.

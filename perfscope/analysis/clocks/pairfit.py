@@ -35,7 +35,7 @@ class PairFit(Struct, frozen=True, kw_only=True):
     """Clock b minus clock a = offset_ns + drift x (time on b - at_ns)."""
 
     offset_ns: int
-    drift: float  # ns per ns; 0 where it cannot be told
+    drift: float  # ns per ns; 0 where it is not known
     at_ns: int  # on b's clock
     residual_ns: int
 

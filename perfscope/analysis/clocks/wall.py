@@ -1,4 +1,5 @@
-"""Was a host's wall clock set during the run? Traces are in wall-clock time, which somebody may set.
+"""Was a host's wall clock set during the run? Traces are in wall-clock time, which an administrator or NTP
+may set.
 
 Ranks pair the monotonic clock with the wall clock at start, around every window and at the end (METRICS §8).
 What the wall clock gained on the monotonic one between two pairs is slewing up to 500 ppm; more was a jump.
@@ -71,7 +72,7 @@ def _of_host(host: str, ranks: Mapping[int, list[tuple[int, int]]]) -> list[Wall
         for before, after, size in of_rank:
             if not all(_agrees(before[0], after[0], ranks[rank], jumps[rank]) for rank in ranks):
                 continue
-            # Ranks see one jump between pairs of their own: told once, by the closest pair.
+            # Ranks see one jump between pairs of their own: reported once, by the closest pair.
             same = next((k for k in shortest if k[0] < after[0] and before[0] < k[1]), None)
             if same is None or after[0] - before[0] < same[1] - same[0]:
                 if same is not None:

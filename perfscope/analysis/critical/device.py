@@ -1,7 +1,7 @@
 """One rank's device spans and host operators, and what each device span had to wait for.
 
 A span begins when the one before it on its stream has ended, the host has launched it, and what its stream
-was told to wait for on other streams is done. The trace names the first two. An event wait is read from a
+was made to wait for on other streams is done. The trace names the first two. An event wait is read from a
 span that begins shortly after one of another stream ended; a host that waits for its device from a stretch
 without any operator that ends when the device has nothing left to do, or has copied something back.
 """
@@ -181,7 +181,7 @@ def _previous(stream: NDArray[np.intp]) -> Int64:
 
 
 def _outermost(lane: Int64, strength: NDArray[np.int64], start: Int64, end: Int64) -> NDArray[np.intp]:
-    """Those that lie in no other of their lane and strength."""
+    """Those that are in no other of their lane and strength."""
     order = np.lexsort((-end, start, strength, lane))
     kept = np.ones(len(order), dtype=bool)
     inside: tuple[int, int] | None = None

@@ -48,7 +48,7 @@ _LINE_KINDS = {
     LINE_INPUT: "input",
     LINE_IDLE: "idle",
 }
-MAIN_LINE = -1  # lane of what is not told by thread
+MAIN_LINE = -1  # lane of what is not listed by thread
 # A call that ends so soon in a gap of the main line may have ended there by chance.
 CHANCE_NS = 50_000
 MOST_DEVICES = 16  # ranks' device timelines kept at a time
@@ -96,7 +96,7 @@ def analyze_critical(
             them; None: these are walked along their main lines, too.
 
     Returns:
-        One path per window and step, in that order; and what could not be told, with the reason.
+        One path per window and step, in that order; and what is not known, with the reason.
     """
     paths: list[CriticalPath] = []
     missing: list[Missing] = []
@@ -130,7 +130,7 @@ class _Window:
         self.hosts = {rank: line.host for rank, line in members.items()}
         self.calls = CallIndex(matches, window, clocks, self.hosts)
         self.unmatched: dict[int, int] = defaultdict(int)  # rank -> ns of the paths
-        self.untold: set[str] = set()
+        self.unknown: set[str] = set()
         self._lines: dict[int, _Line] = {}
         self._devices: dict[int, DeviceIndex | None] = {}
         self.begins, self.ends = self._steps()
@@ -165,17 +165,17 @@ class _Window:
             marks = np.array([[step.start_ns, step.end_ns] for step in member.steps], dtype=np.int64).ravel()
             index = DeviceIndex(table, member.host, self.clocks, marks)
         except RunDirectoryError as error:
-            self.untold.add(messages.not_read_again(rank, error))
+            self.unknown.add(messages.not_read_again(rank, error))
         if index is not None and not len(index.start):
             index = None
         self._devices[rank] = index
         return index
 
     def missing(self) -> list[Missing]:
-        """What the walks met that cannot be told."""
+        """What the walks met that is not known."""
         missing = [
             missing_figure(Figure.CRITICAL_PATH, Cause.UNREADABLE, window=self.window, reason=reason)
-            for reason in sorted(self.untold)
+            for reason in sorted(self.unknown)
         ]
         for figure, cause, ranks in (
             (Figure.CRITICAL_PATH_LATE_RANK, Cause.CALLS_UNMATCHED, sorted(self.unmatched)),
@@ -244,7 +244,7 @@ class _Walk:
 
     def _stop(self, why: str) -> None:
         self.done, self.complete = True, False
-        self.window.untold.add(f"step {self.step}: {why}")
+        self.window.unknown.add(f"step {self.step}: {why}")
 
     def _add(self, start: int, labels: _Labels) -> None:
         """A segment from `start` to where the walk is; the walk is then at `start`."""

@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterable, Sequence
 from msgspec import Struct
 
 # What time on the path is spent on. `comm`: communication whose other ends were not traced or not matched, so
-# that waiting cannot be told from transfer. `host`: what the host did while a device waited for it, or beside
-# communication. `launch`: from the launch call to the start on the device. `idle`: no activity in the trace.
+# that waiting cannot be distinguished from transfer. `host`: what the host did while a device waited for it,
+# or beside communication. `launch`: from the launch call to the start on the device. `idle`: no activity in
+# the trace.
 PATH_KINDS = (
     "compute",
     "optimizer",

@@ -27,7 +27,7 @@ class Efficiency(Struct, frozen=True, kw_only=True):
     parallel_efficiency: float  # mean U / T
 
     def value(self, factor: PopFactor) -> float | None:
-        """None: it cannot be told.
+        """None: not known.
 
         Raises:
             AttributeError: a factor of several runs.

@@ -141,13 +141,13 @@ def _waited_for_cpu(evidence: Evidence) -> float | None:
     The kernel counts it for each thread; threads that sleep wait for nothing. None where it was not read.
     """
     traced = {rank.rank for rank, _ in evidence.traced}
-    found = [
+    waiting = [
         share
         for host in evidence.hosts
         for rank in host.ranks
         if rank.rank in traced and (share := _cpu_wait(host, rank)) is not None
     ]
-    return sum(found) / len(found) if found else None
+    return sum(waiting) / len(waiting) if waiting else None
 
 
 def _cpu_wait(host: Host, rank: HostRank) -> float | None:

@@ -90,7 +90,7 @@ def _causes(evidence: Evidence, verdict: Finding, inside: Sequence[Disturbance])
         return False
     if verdict.id is FindingKind.STRAGGLER:
         slow = evidence.what_ifs.slow[:1]
-        # A neighbor slows all that a rank does; what lies in one place is the rank's own.
+        # A neighbor slows everything that a rank does; what is in one place is caused by the rank.
         if not slow or slow[0].part_excess_ns > ONE_PLACE * slow[0].excess_ns:
             return False
         host = next((rank.host for rank in evidence.ranks if rank.rank == verdict.rank), "")

@@ -42,8 +42,8 @@ def how_to_bind(run: RunRecord, host: Host, nodes: Mapping[int, tuple[int, ...]]
         line = f"{numactl(nodes_of_first)} {shlex.join(command)}" if nodes_of_first else None
     elif sure and launcher == "torchrun":
         line = _torchrun_line(command, _by_local_rank(host, nodes))
-    known = tuple((rank, rank_nodes) for rank, rank_nodes in sorted(nodes.items()) if rank_nodes)
-    return Binding(command=line or "", nodes=known, replaces=binds)
+    bound = tuple((rank, rank_nodes) for rank, rank_nodes in sorted(nodes.items()) if rank_nodes)
+    return Binding(command=line or "", nodes=bound, replaces=binds)
 
 
 def _by_local_rank(host: Host, nodes: Mapping[int, tuple[int, ...]]) -> list[tuple[int, ...]]:

@@ -56,7 +56,7 @@ class Training(Struct, frozen=True, kw_only=True):
     samples_per_step: float | None  # of the whole job
 
 
-class _Found(Struct):
+class _Hosts(Struct):
     """What the hosts gave, one after the other."""
 
     hosts: list[Host] = []
@@ -121,64 +121,64 @@ def analyze_machine(source: RunSource, training: Training) -> tuple[MachineAnaly
     Returns:
         None where nothing of any machine was recorded (imports), and the hosts for the findings.
     """
-    found = _Found()
+    hosts = _Hosts()
     for host in open_hosts(source, training.steps):
-        found.add(host, source, training)
+        hosts.add(host, source, training)
     stacks = [record for name in source.hosts if (record := source.stacks(name)) is not None]
-    known = any(host.topology.document or not host.ceilings.is_empty for host in found.hosts)
-    if not (found.sampled or known or stacks):
+    is_described = any(host.topology.document or not host.ceilings.is_empty for host in hosts.hosts)
+    if not (hosts.sampled or is_described or stacks):
         return None, []
     windows = _windows(training.windows)
     bounds = tuple((window.window, window.start_ns, window.end_ns) for window in windows)
     own_bounds = {
-        host.name: tuple((window.window, *window.on(host.name)) for window in windows) for host in found.hosts
+        host.name: tuple((window.window, *window.on(host.name)) for window in windows) for host in hosts.hosts
     }
-    disturbances = [disturbance for own in found.looks for disturbance in own.disturbances]
-    effects = with_effects(disturbances, found.sampled, own_bounds)
-    verdict = judge(found.looks, effects.disturbances, len(windows))
+    disturbances = [disturbance for look in hosts.looks for disturbance in look.disturbances]
+    effects = with_effects(disturbances, hosts.sampled, own_bounds)
+    verdict = judge(hosts.looks, effects.disturbances, len(windows))
     num_hosts = len({record.host for record in source.rank_records.values()})
     per_sample, no_energy = joules_per_sample(
-        found.energy, max(num_hosts, 1), _num_samples(training), found.no_energy
+        hosts.energy, max(num_hosts, 1), _num_samples(training), hosts.no_energy
     )
-    on_wire = wire(found.sampled, training.calls, windows, _job(source))
-    missing = [*found.missing, *_missing(source, training, found, no_energy, on_wire)]
+    on_wire = wire(hosts.sampled, training.calls, windows, _job(source))
+    missing = [*hosts.missing, *_missing(source, training, hosts, no_energy, on_wire)]
     machine = MachineAnalysis(
-        hosts=tuple(host.name for host in found.hosts),
-        topologies={host.name: host.topology.document for host in found.hosts if host.topology.document},
+        hosts=tuple(host.name for host in hosts.hosts),
+        topologies={host.name: host.topology.document for host in hosts.hosts if host.topology.document},
         clean=verdict.clean,
         clean_reason=verdict.reason,
         disturbances=verdict.disturbances,
-        tracks=tuple(found.tracks),
-        ceilings=tuple(found.ceilings),
-        rooflines=tuple(found.rooflines),
-        placements=tuple(found.placements),
-        traffic=tuple(found.traffic),
+        tracks=tuple(hosts.tracks),
+        ceilings=tuple(hosts.ceilings),
+        rooflines=tuple(hosts.rooflines),
+        placements=tuple(hosts.placements),
+        traffic=tuple(hosts.traffic),
         wire=on_wire,
-        energy=tuple(found.energy),
+        energy=tuple(hosts.energy),
         joules_per_sample=per_sample,
         stacks=top_frames(stacks),
-        costs=tuple(found.costs),
-        stopped=tuple(found.stopped),
+        costs=tuple(hosts.costs),
+        stopped=tuple(hosts.stopped),
         missing=tuple(dict.fromkeys(missing)),
-        start_ns=min((start for start, _ in found.spans), default=None),
-        end_ns=max((end for _, end in found.spans), default=None),
+        start_ns=min((start for start, _ in hosts.spans), default=None),
+        end_ns=max((end for _, end in hosts.spans), default=None),
         windows=bounds,
-        steps_start_ns=min((start for start, _ in found.stepped), default=None),
-        steps_end_ns=max((end for _, end in found.stepped), default=None),
+        steps_start_ns=min((start for start, _ in hosts.stepped), default=None),
+        steps_end_ns=max((end for _, end in hosts.stepped), default=None),
         traced_disturbed=verdict.traced_disturbed,
         disturbed_ns=effects.lost_ns,
         disturbed_ratio=effects.lost_ratio,
-        pressures=found.pressures,
+        pressures=hosts.pressures,
     )
-    return machine, found.hosts
+    return machine, hosts.hosts
 
 
 def _windows(facts: Sequence[WindowFacts]) -> tuple[TracedWindow, ...]:
     """Each traced window over all ranks."""
-    found: dict[int, list[WindowFacts]] = {}
+    by_rank: dict[int, list[WindowFacts]] = {}
     for window in facts:
         if window.steps and not window.whole_file:
-            found.setdefault(window.window, []).append(window)
+            by_rank.setdefault(window.window, []).append(window)
     return tuple(
         TracedWindow(
             window=number,
@@ -193,7 +193,7 @@ def _windows(facts: Sequence[WindowFacts]) -> tuple[TracedWindow, ...]:
                 for host in {member.host for member in members}
             },
         )
-        for number, members in sorted(found.items())
+        for number, members in sorted(by_rank.items())
     )
 
 
@@ -219,9 +219,9 @@ def _cost(host: Host) -> SamplerCost:
     """What sampling cost, by the sampler's own account; what can be counted where it was killed."""
     end = host.samples.ends[-1] if host.samples.ends else {}
     cost = end.get("cost")
-    told = cost if isinstance(cost, dict) else {}
-    cpu, wall = _number(told.get("cpu_ns")), _number(told.get("wall_ns"))
-    ticks, late = _number(told.get("ticks")), _number(told.get("late_ticks"))
+    stated = cost if isinstance(cost, dict) else {}
+    cpu, wall = _number(stated.get("cpu_ns")), _number(stated.get("wall_ns"))
+    ticks, late = _number(stated.get("ticks")), _number(stated.get("late_ticks"))
     counted = max((len(series.values) for series in host.samples.series), default=0)
     return SamplerCost(
         host=host.name,
@@ -254,22 +254,22 @@ def _what(what: object, labels: Mapping[str, str]) -> str:
 def _missing(
     source: RunSource,
     training: Training,
-    found: _Found,
+    hosts: _Hosts,
     no_energy: Sequence[Missing],
     on_wire: Sequence[object],
 ) -> list[Missing]:
     """What of the machine is not known, with the reason."""
-    missing = unsampled(source, [host.name for host in found.hosts], [host.name for host in found.sampled])
-    sizeless = [host.name for host in found.sampled if not host.topology.num_cpus]
+    missing = unsampled(source, [host.name for host in hosts.hosts], [host.name for host in hosts.sampled])
+    sizeless = [host.name for host in hosts.sampled if not host.topology.num_cpus]
     if sizeless:
         entry = missing_figure(Figure.OTHERS_CPU_TIME, Cause.CPU_COUNT_NOT_KNOWN, hosts=tuple(sizeless))
         missing.append(entry)
-    if found.sampled:
+    if hosts.sampled:
         missing += no_energy
-    if training.calls and found.sampled and not on_wire:
+    if training.calls and hosts.sampled and not on_wire:
         missing.append(missing_figure(Figure.WIRE_BYTES, Cause.NOTHING_ON_WIRE, reason=NOTHING_TO_COMPARE))
     if not training.layers:  # else the rooflines say it
-        missing += _no_ceilings(found.hosts)
+        missing += _no_ceilings(hosts.hosts)
     return missing
 
 

@@ -311,7 +311,7 @@ def _memory_pressure(host: Host, part: _Part) -> Iterator[Disturbance]:
 
 
 def _cpu_pressure(host: Host, part: _Part) -> Iterator[Disturbance]:
-    """CPUs waited for though the job has no more threads than CPUs, where nobody can be named."""
+    """CPUs waited for though the job has no more threads than CPUs, where no process can be named."""
     if host.counters("neighbour_cpu") or is_oversubscribed(host) is not False:
         return
     for series, counted in host.counters("pressure_some", resource="cpu", scope="job"):

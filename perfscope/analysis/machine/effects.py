@@ -1,6 +1,6 @@
 """What disturbances did: steps in them against steps outside of all, and the traced windows they hit.
 
-Steps count without warm-up and traced ones, and belong to the disturbance that their middle lies in. Steps
+Steps count without warm-up and traced ones, and belong to the disturbance that their middle is in. Steps
 outside are those that overlap no disturbance of any host: ranks wait for each other, so what slows one host
 slows the job.
 """

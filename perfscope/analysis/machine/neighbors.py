@@ -1,7 +1,7 @@
 """Who the neighbors of an episode were, with figures that add up to the episode's own.
 
-A neighbor is told by facts, each an average over the seconds before it and at most one in ten seconds, so
-what one fact says is not what the neighbor took over the episode.
+A neighbor is described by records, each an average over the seconds before it and at most one in ten seconds,
+so what one fact says is not what the neighbor took over the episode.
 """
 
 from __future__ import annotations

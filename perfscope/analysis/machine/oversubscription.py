@@ -1,4 +1,4 @@
-"""Whether the job itself wants more CPUs than it may use: contention of its own making, nobody else's."""
+"""Whether the job itself wants more CPUs than it may use: contention between its own threads."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ def oversubscriptions(host: Host) -> list[Oversubscription]:
     groups: dict[frozenset[int], list[HostRank]] = defaultdict(list)
     for rank in ranks:
         groups[rank.affinity or host.topology.online].append(rank)
-    found = [
-        one
+    judgements = [
+        judgement
         for cpus, members in groups.items()
-        if (one := _judged(host, members, float(len(cpus)), f"CPUs {format_cpulist(cpus)}")) is not None
+        if (judgement := _judged(host, members, float(len(cpus)), f"CPUs {format_cpulist(cpus)}")) is not None
     ]
     limit = host.topology.cpu_limit
     if limit is not None and limit < len(frozenset[int]().union(*groups)):
         quota = _judged(host, ranks, limit, f"a quota of {limit:g} CPUs")
-        return [quota] if quota is not None else found
-    if found or len(groups) < 2:
-        return found
+        return [quota] if quota is not None else judgements
+    if judgements or len(groups) < 2:
+        return judgements
     everything = frozenset[int]().union(*groups)  # overlapping, but not equal, sets of CPUs
     oversubscription = _judged(host, ranks, float(len(everything)), f"CPUs {format_cpulist(everything)}")
     return [oversubscription] if oversubscription is not None else []
@@ -71,11 +71,11 @@ def _judged(host: Host, ranks: list[HostRank], cpus: float, where: str) -> Overs
 
 
 def waited_ratio(host: Host) -> float | None:
-    """Share of the steps' time in which some task waited for a CPU (the job's, else anybody's)."""
+    """Share of the steps' time in which some task waited for a CPU (the job's, else any on the host)."""
     if host.counted_ns is None:
         return None
-    own = host.counters("pressure_some", resource="cpu", scope="job")
-    for _, counted in own or host.counters("pressure_some", resource="cpu"):
+    of_job = host.counters("pressure_some", resource="cpu", scope="job")
+    for _, counted in of_job or host.counters("pressure_some", resource="cpu"):
         waited, covered = counted_between(counted, *host.counted_ns)
         if covered:
             return min(1.0, waited / covered)

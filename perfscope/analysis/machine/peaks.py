@@ -30,9 +30,9 @@ class Peak(Struct, frozen=True, kw_only=True):
 def ceilings(host: Host) -> list[Ceiling]:
     """Every ceiling of one host: measured ones first, then theoretical ones."""
     pressed = _pressure(host.ceilings)
-    found = [_measured(host.name, row, pressed) for row in host.ceilings.entries]
-    found += [_theoretical(host.name, row) for row in host.ceilings.theoretical]
-    return found
+    entries = [_measured(host.name, row, pressed) for row in host.ceilings.entries]
+    entries += [_theoretical(host.name, row) for row in host.ceilings.theoretical]
+    return entries
 
 
 def thread_memory_peak(host: Host, threads: int) -> Peak | None:
@@ -55,9 +55,9 @@ def memory_peak(host: Host, nodes: Iterable[int] | None = None) -> Peak | None:
     """
     triads = [row for row in host.ceilings.entries if row.kind == TRIAD]
     if nodes is None:
-        whole = [row.value for row in triads if row.node is None]
-        if any(whole):
-            return Peak(value=max(whole), source=MEASURED)
+        node_rows = [row.value for row in triads if row.node is None]
+        if any(node_rows):
+            return Peak(value=max(node_rows), source=MEASURED)
         wanted = {row.node for row in triads}
     else:
         wanted = set(nodes)
@@ -65,9 +65,9 @@ def memory_peak(host: Host, nodes: Iterable[int] | None = None) -> Peak | None:
     if best and all(best.values()):
         return Peak(value=sum(best.values()), source=MEASURED)
     if nodes is None or len(host.topology.nodes) <= len(wanted):
-        whole = [row.value for row in triads]
-        if any(whole):
-            return Peak(value=max(whole), source=MEASURED)
+        node_rows = [row.value for row in triads]
+        if any(node_rows):
+            return Peak(value=max(node_rows), source=MEASURED)
         return _sheet(host, "bytes_per_s")
     return None
 

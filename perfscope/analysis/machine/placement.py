@@ -173,7 +173,7 @@ def lies_elsewhere(placement: RankPlacement, host: Host) -> bool:
     ratio, near_nodes = placement.local_ratio, set(placement.cpu_nodes)
     with_cpus = {node.number for node in host.topology.nodes.values() if node.cpus}
     bound = bool(near_nodes) and near_nodes < with_cpus
-    # A rank that may run anywhere is remote only where nobody runs: on a node without CPUs.
+    # A rank that may run anywhere is remote only where no process runs: on a node without CPUs.
     anywhere = near_nodes == with_cpus and len(host.topology.nodes) > len(with_cpus)
     return ratio is not None and 1 - ratio >= REMOTE and (bound or anywhere) and not placement.note
 

@@ -1,7 +1,7 @@
 """What the analysis of the machine yields. Reports draw these and nothing else.
 
-`None` means missing; why stands in `MachineAnalysis.missing`. Instants are Unix ns, durations ns, rates per
-second of base units (bytes, FLOP, joules).
+`None` means missing; the reason is in `MachineAnalysis.missing`. Instants are Unix ns, durations ns, rates
+per second of base units (bytes, FLOP, joules).
 """
 
 from __future__ import annotations

@@ -32,25 +32,25 @@ def top_frames(records: Iterable[StacksRecord]) -> tuple[StackFrame, ...]:
         for profile in record.profiles:
             for stack, weight in _samples(profile, len(frames)):
                 total += weight
-                places = [_place(frames[index]) for index in stack]
-                on_top[places[-1]] += weight
-                for place in set(places):
-                    anywhere[place] += weight
+                functions = [_place(frames[index]) for index in stack]
+                on_top[functions[-1]] += weight
+                for function in set(functions):
+                    anywhere[function] += weight
                 line = frames[stack[-1]].line
                 if line is not None:
-                    lines[places[-1]][line] += weight
+                    lines[functions[-1]][line] += weight
     if not total:
         return ()
-    ranked = sorted(anywhere, key=lambda place: (-on_top[place], -anywhere[place], place))
+    ranked = sorted(anywhere, key=lambda function: (-on_top[function], -anywhere[function], function))
     return tuple(
         StackFrame(
-            name=place.name,
-            file=place.file,
-            line=max(lines[place], key=lambda line: lines[place][line]) if lines[place] else None,
-            self_ratio=on_top[place] / total,
-            total_ratio=anywhere[place] / total,
+            name=function.name,
+            file=function.file,
+            line=max(lines[function], key=lambda line: lines[function][line]) if lines[function] else None,
+            self_ratio=on_top[function] / total,
+            total_ratio=anywhere[function] / total,
         )
-        for place in ranked[:_MOST_FRAMES]
+        for function in ranked[:_MOST_FRAMES]
     )
 
 

@@ -72,10 +72,10 @@ class Topology(Struct, frozen=True, kw_only=True):
             logical_cpus=topology.logical_cpus or None,
             cpu_limit=topology.cpu_limit or None,
             sockets=topology.sockets or 1,
-            nodes={one.number: one for one in map(_node, topology.numa_nodes)},
+            nodes={record.number: record for record in map(_node, topology.numa_nodes)},
             gpus={gpu.index: gpu for gpu in (_gpu(row, links) for row in topology.gpus)},
-            nics={one.name: one for one in map(_nic, topology.nics)},
-            ports={one.name: one for one in map(_port, topology.fabric_ports)},
+            nics={record.name: record for record in map(_nic, topology.nics)},
+            ports={record.name: record for record in map(_port, topology.fabric_ports)},
             last_cache_bytes=_last_cache(topology.caches),
         )
 
@@ -92,7 +92,7 @@ class Topology(Struct, frozen=True, kw_only=True):
         ordered = sorted(self.gpus.values(), key=lambda gpu: gpu.index)
         vendors = list(dict.fromkeys(gpu.vendor for gpu in ordered))
         name = device.partition(" ")[2]
-        named = [one for one in vendors if one and one.lower() in name.lower().split()]
+        named = [vendor for vendor in vendors if vendor and vendor.lower() in name.lower().split()]
         named = named or [gpu.vendor for gpu in ordered if name and gpu.name == name]
         chosen = vendors if len(vendors) == 1 else named
         return [gpu for gpu in ordered if chosen and gpu.vendor == chosen[0]]
@@ -170,10 +170,10 @@ def _link_peaks(rows: Iterable[LinkRow]) -> dict[str, float]:
             if row.switch:
                 switched.add(end)
     return {
-        end: max(peak for _, peak in found)
-        if end in switched or sum(count for count, _ in found) > _MOST_LINKS
-        else sum(peak for _, peak in found)
-        for end, found in peaks.items()
+        end: max(peak for _, peak in links)
+        if end in switched or sum(count for count, _ in links) > _MOST_LINKS
+        else sum(peak for _, peak in links)
+        for end, links in peaks.items()
     }
 
 

@@ -31,7 +31,7 @@ class Look(Struct, frozen=True, kw_only=True):
     disturbances: tuple[Disturbance, ...]
     share: float  # of the steps' time under any of them
     watched: float | None  # share of the steps' time in which other processes were read; None = never
-    unknown: str  # why it cannot be told that nobody disturbed it; "" = it can
+    unknown: str  # why it is not known whether it was disturbed; "" = it is known
     seen: str  # what a quiet verdict rests on
 
 
@@ -122,7 +122,7 @@ def _disturbed_share(host: Host, disturbances: Sequence[Disturbance]) -> float:
 
 
 def _why_unknown(host: Host) -> str:
-    """Why it cannot be told that nobody disturbed this host; '' if it can."""
+    """Why it is not known whether this host was disturbed; '' if it is."""
     if not host.has_samples:
         return texts.NOT_SAMPLED
     if host.steps_ns is None:

@@ -47,15 +47,15 @@ def comparable_runs(runs: Sequence[MeasuredRun], asked: float | None) -> Compara
         asked: cores per rank of the target; None: those of the largest run.
     """
     shares = [usable_cores(run) for run in runs]
-    known = sorted({round(share, 3) for share in shares if share is not None})
-    if not known or known[-1] <= _SAME_SHARE * known[0]:
-        return Comparable(runs=tuple(runs), cores_per_rank=known[-1] if known else None)
+    shares_seen = sorted({round(share, 3) for share in shares if share is not None})
+    if not shares_seen or shares_seen[-1] <= _SAME_SHARE * shares_seen[0]:
+        return Comparable(runs=tuple(runs), cores_per_rank=shares_seen[-1] if shares_seen else None)
     largest = max(
         (run for run, share in zip(runs, shares, strict=True) if share is not None),
         key=lambda run: run.plan.num_ranks,
     )
-    wanted = asked if asked is not None else (usable_cores(largest) or known[0])
-    nearest = min(known, key=lambda share: abs(np.log(share / wanted)))
+    wanted = asked if asked is not None else (usable_cores(largest) or shares_seen[0])
+    nearest = min(shares_seen, key=lambda share: abs(np.log(share / wanted)))
     chosen = tuple(
         run
         for run, share in zip(runs, shares, strict=True)
@@ -64,15 +64,15 @@ def comparable_runs(runs: Sequence[MeasuredRun], asked: float | None) -> Compara
     return Comparable(
         runs=chosen,
         cores_per_rank=nearest,
-        warning=different_cores(list(known), nearest, [run.name for run in chosen]),
+        warning=different_cores(list(shares_seen), nearest, [run.name for run in chosen]),
     )
 
 
-def same_batch(one: float | None, other: float | None) -> bool:
+def same_batch(first: float | None, other: float | None) -> bool:
     """To 1 %: a script's batch follows from measured samples/s."""
-    if one is None or other is None:
-        return one is other
-    return max(one, other) <= _SAME_BATCH * min(one, other)
+    if first is None or other is None:
+        return first is other
+    return max(first, other) <= _SAME_BATCH * min(first, other)
 
 
 def measured_step(plan: Plan, runs: Sequence[MeasuredRun], given_network: bool) -> float | None:
@@ -86,14 +86,14 @@ def measured_step(plan: Plan, runs: Sequence[MeasuredRun], given_network: bool) 
     classes = _classes(plan)
     if given_network and BETWEEN_HOSTS in classes:
         return None
-    found = [
+    steps = [
         run.step_ns
         for run in runs
         if (run.plan.scheme, run.plan.num_ranks) == (plan.scheme, plan.num_ranks)
         and same_batch(run.plan.batch, plan.batch)
         and (not any(run.plan.ranks) or _classes(run.plan) == classes)
     ]
-    return float(np.median(found)) if found else None
+    return float(np.median(steps)) if steps else None
 
 
 def _classes(plan: Plan) -> set[str]:
@@ -114,13 +114,13 @@ def smallest_runs(
         Those of `serial` for a scheme that did not run. None where neither ran, or a batch is not known.
     """
     measured_runs = [run for run in runs if run.plan.batch]
-    own = [run for run in measured_runs if run.plan.scheme == plan.scheme]
-    own = own or [run for run in measured_runs if run.plan.scheme == _SERIAL]
-    if not own or not plan.batch:
+    of_scheme = [run for run in measured_runs if run.plan.scheme == plan.scheme]
+    of_scheme = of_scheme or [run for run in measured_runs if run.plan.scheme == _SERIAL]
+    if not of_scheme or not plan.batch:
         return None
-    fewest = min(run.plan.num_ranks for run in own)
+    fewest = min(run.plan.num_ranks for run in of_scheme)
     wanted = plan.batch if mode == "strong" else plan.batch / plan.num_ranks * fewest
-    few = [run for run in own if run.plan.num_ranks == fewest]
+    few = [run for run in of_scheme if run.plan.num_ranks == fewest]
     return few[0], wanted, tuple(run for run in few if same_batch(run.plan.batch, wanted))
 
 
@@ -139,4 +139,4 @@ def best_run(runs: Sequence[MeasuredRun]) -> BestRun | None:
         )
         for (scheme, num, _), same in cells.items()
     ]
-    return max(best_runs, key=lambda one: one.samples_per_s, default=None)
+    return max(best_runs, key=lambda best_run: best_run.samples_per_s, default=None)

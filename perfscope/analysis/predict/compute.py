@@ -47,8 +47,8 @@ class WorkCurve(Struct, frozen=True, kw_only=True):
     whole_ns: float = 0.0
     assumed: bool = False  # the slope: the runs say that more samples take no longer
 
-    def at(self, work: float, whole: float | None = None) -> float:
-        return self.fixed_ns + self.slope_ns * work + self.whole_ns * (whole or 0.0)
+    def at(self, work: float, full: float | None = None) -> float:
+        return self.fixed_ns + self.slope_ns * work + self.whole_ns * (full or 0.0)
 
 
 class ComputeModel(Struct, frozen=True, kw_only=True):
@@ -88,7 +88,9 @@ def fit_compute(
     host = np.array(
         [max(step - exposed_transfer_ns(run), _LEAST * step) for step, run in zip(typical, runs, strict=True)]
     )
-    waits = np.array([min(run.wait_ns, 0.5 * own) for run, own in zip(runs, host.tolist(), strict=True)])
+    waits = np.array(
+        [min(run.wait_ns, 0.5 * host_ns) for run, host_ns in zip(runs, host.tolist(), strict=True)]
+    )
     mean = host - waits
     e_of = np.array([expected_maximum(run.plan.num_ranks) for run in runs])
     work = np.array([run.plan.work for run in runs])
@@ -115,32 +117,32 @@ def fit_compute(
     for row, run in enumerate(runs):
         of_scheme[run.plan.scheme].append(row)
     for scheme, rows in of_scheme.items():
-        whole = [held for row in rows if (held := runs[row].plan.whole) is not None]
-        own = None
-        if plain is not None and len(whole) == len(rows):
-            own = _gathered(plain, work[rows], whole, mean[rows])
-        own = own or fitted(rows)
-        if own is not None or everything is not None:
+        full = [held for row in rows if (held := runs[row].plan.whole) is not None]
+        gathered = None
+        if plain is not None and len(full) == len(rows):
+            gathered = _gathered(plain, work[rows], full, mean[rows])
+        gathered = gathered or fitted(rows)
+        if gathered is not None or everything is not None:
             affine.add(scheme)
-        if own is None:
-            own = (
+        if gathered is None:
+            gathered = (
                 _scaled(everything, work[rows], mean[rows])
                 if everything is not None
                 else _proportional(work[rows], mean[rows], [runs[row] for row in rows], more_fixed)
             )
-        curves[scheme] = own
+        curves[scheme] = gathered
     spreads = _spreads(of_scheme, waits, e_of * mean)
     return ComputeModel(curves=curves, spreads=spreads, affine=frozenset(affine))
 
 
 def _spreads(of_scheme: Mapping[str, Sequence[int]], waits: Floats, units: Floats) -> dict[str, float]:
     """By scheme where its runs tell, and of all."""
-    found = {_ALL: _spread(waits, units) or 0.0}
+    spreads = {_ALL: _spread(waits, units) or 0.0}
     for scheme, rows in of_scheme.items():
         observed = _spread(waits[list(rows)], units[list(rows)])
         if observed is not None:
-            found[scheme] = observed
-    return found
+            spreads[scheme] = observed
+    return spreads
 
 
 def _of_several_amounts(runs: Sequence[MeasuredRun]) -> list[int]:
@@ -152,19 +154,19 @@ def _of_several_amounts(runs: Sequence[MeasuredRun]) -> list[int]:
     return [row for row, run in enumerate(runs) if run.plan.scheme in telling and not run.begun_before]
 
 
-def _gathered(plain: WorkCurve, work: Floats, whole: Sequence[float], mean: Floats) -> WorkCurve | None:
+def _gathered(plain: WorkCurve, work: Floats, full: Sequence[float], mean: Floats) -> WorkCurve | None:
     """What a scheme that divides layers takes beyond undivided ones of equal work, per sample held whole.
 
     Runs of one group size cannot tell the two apart by themselves. None where they take less than undivided
     ones do.
     """
     more = mean - (plain.fixed_ns + plain.slope_ns * work)
-    each = float(np.median(more / np.array(whole)))
+    each = float(np.median(more / np.array(full)))
     return replace(plain, whole_ns=each) if each >= 0 else None
 
 
 def _spread(waits: Floats, units: Floats) -> float | None:
-    """Median of waiting per e_N * M; None where nobody ran with others."""
+    """Median of waiting per e_N * M; None where no rank ran beside others."""
     several = units > 0
     return float(np.median(waits[several] / units[several])) if several.any() else None
 
@@ -183,11 +185,11 @@ def _curve(work: Floats, mean: Floats, growing: float = 0.5) -> WorkCurve | None
         near = np.maximum(expected, 1e-3 * mean)
         # (near - mean) / logarithmic mean = log(near / mean): the sum's zero is that of the logarithms' slope
         weights = 1 / np.sqrt(near * _logarithmic_mean(near, mean))
-        found = non_negative(design * weights[:, None], mean * weights)
-        before, expected = expected, design @ found
+        solution = non_negative(design * weights[:, None], mean * weights)
+        before, expected = expected, design @ solution
         if np.abs(expected - before).max() <= 1e-4 * expected.max():
             break
-    fixed, slope = found.tolist()
+    fixed, slope = solution.tolist()
     if slope * work.max() >= _FLAT * (fixed + slope * work.max()):
         return WorkCurve(fixed_ns=fixed, slope_ns=slope)
     middle = float(np.exp(np.mean(np.log(work))))
@@ -196,10 +198,10 @@ def _curve(work: Floats, mean: Floats, growing: float = 0.5) -> WorkCurve | None
     return replace(shape, fixed_ns=shape.fixed_ns * level, slope_ns=shape.slope_ns * level)
 
 
-def _logarithmic_mean(one: Floats, other: Floats) -> Floats:
-    logs = np.log(one / other)
+def _logarithmic_mean(first: Floats, other: Floats) -> Floats:
+    logs = np.log(first / other)
     equal = np.abs(logs) < 1e-6
-    result: Floats = np.where(equal, one, (one - other) / np.where(equal, 1.0, logs))
+    result: Floats = np.where(equal, first, (first - other) / np.where(equal, 1.0, logs))
     return result
 
 
@@ -229,9 +231,9 @@ def layers_at(runs: Sequence[MeasuredRun], work: float, layers_ns: float) -> tup
     for run in runs:
         for layer in run.layers:
             times[layer.layer].append((run.plan.work, layer.forward_ns + layer.backward_ns))
-    found = {name: _layer_at(np.array(points), work) for name, points in times.items()}
-    total = sum(found.values())
-    return tuple((name, value * layers_ns / total) for name, value in found.items()) if total else ()
+    layers = {name: _layer_at(np.array(points), work) for name, points in times.items()}
+    total = sum(layers.values())
+    return tuple((name, value * layers_ns / total) for name, value in layers.items()) if total else ()
 
 
 def _layer_at(points: Floats, work: float) -> float:

@@ -186,7 +186,7 @@ def collective_time_s(
     broadcast, reduce: tree ceil(log2 P)(alpha + S beta [+ S gamma]); ring is the pipelined chain
     (P-1) alpha + S beta [+ S gamma]. all_to_all: (P-1)(alpha + S/P beta). gather, scatter: linear
     (P-1)(alpha + S/P beta), tree ceil(log2 P) alpha + (P-1)/P S beta. send: alpha + S beta. barrier:
-    ceil(log2 P) alpha. One rank has nobody to talk to: 0.
+    ceil(log2 P) alpha. One rank sends nothing: 0.
 
     Args:
         collective: canonical name.
@@ -199,21 +199,21 @@ def collective_time_s(
     Raises:
         ValueError: an unknown collective, an algorithm it has no formula for, P < 1, or S < 0 or undefined.
     """
-    known = _table().get(collective)
-    if known is None:
+    rounds = _table().get(collective)
+    if rounds is None:
         raise ValueError(
             f"no cost formula for the collective {collective!r}; known: {', '.join(sorted(_table()))}"
         )
-    chosen = next(iter(known)) if algorithm is None else algorithm
-    if chosen not in known:
-        raise ValueError(f"no {chosen} formula for {collective}; known: {', '.join(known)}")
+    chosen = next(iter(rounds)) if algorithm is None else algorithm
+    if chosen not in rounds:
+        raise ValueError(f"no {chosen} formula for {collective}; known: {', '.join(rounds)}")
     if num_ranks < 1:
         raise ValueError(f"a group has at least one rank, not {num_ranks}")
     if not isfinite(num_bytes) or num_bytes < 0:
         raise ValueError(f"a payload is a finite number of bytes >= 0, not {num_bytes}")
     if num_ranks == 1:
         return 0.0
-    terms = known[chosen](num_ranks)
+    terms = rounds[chosen](num_ranks)
     more = 1.0 if backend is None else backend_factor(backend, collective, num_ranks, num_bytes)
     return (
         terms.num_messages * link.alpha_s

@@ -50,7 +50,7 @@ def uses_inside(collective: str, hosts: Sequence[object]) -> bool:
         return False
     if collective == "all_to_all":
         return len(set(hosts)) < len(hosts)
-    return any(one == other for one, other in zip(hosts, [*hosts[1:], hosts[0]], strict=True))
+    return any(host == other for host, other in zip(hosts, [*hosts[1:], hosts[0]], strict=True))
 
 
 def sharing(collective: str, groups: Sequence[Sequence[int]]) -> float:

@@ -34,9 +34,9 @@ def non_negative(design: Floats, target: Floats) -> Floats:
     alone = np.maximum(unit.T @ target, 0)
     errors = [float(np.sum((target - unit[:, k] * alone[k]) ** 2)) for k in range(2)]
     chosen = int(np.argmin(errors))
-    found = np.zeros(2)
-    found[chosen] = alone[chosen] / norm[chosen]
-    return found
+    solution = np.zeros(2)
+    solution[chosen] = alone[chosen] / norm[chosen]
+    return solution
 
 
 def interval(draws: Floats, point: float) -> Interval:

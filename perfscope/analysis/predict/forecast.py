@@ -135,7 +135,9 @@ def predict(runs: Sequence[MeasuredRun], question: Question) -> PredictionReport
         step = measured_step(plan, chosen.runs, question.network is not None)
         prediction = _prediction(plan, parts, draws, fits, traits, bases[key], largest)
         predictions.append(_beside(prediction, step, best))
-    predictions.sort(key=lambda one: (one.num_ranks, one.step_ns / (one.batch or 1)))
+    predictions.sort(
+        key=lambda prediction: (prediction.num_ranks, prediction.step_ns / (prediction.batch or 1))
+    )
     return PredictionReport(
         model=runs[0].model,
         mode=question.mode,
@@ -170,13 +172,15 @@ def _fit(runs: Sequence[MeasuredRun], alike: Sequence[MeasuredRun], question: Qu
     for run in runs:
         for call in run.calls:
             by_class[call.link_class].append(call)
-    own = {name: fit_link(name, calls, question.backend, rng) for name, calls in by_class.items()}
-    target = dict(own)
+    links = {name: fit_link(name, calls, question.backend, rng) for name, calls in by_class.items()}
+    target = dict(links)
     if question.network is not None:
         target[BETWEEN_HOSTS] = given_link(BETWEEN_HOSTS, question.network.link, question.network.name)
-    own_links = {name: (link.used.cost.alpha_s, link.used.cost.beta_s_per_byte) for name, link in own.items()}
+    own_links = {
+        name: (link.used.cost.alpha_s, link.used.cost.beta_s_per_byte) for name, link in links.items()
+    }
     compute = fit_compute(alike)
-    misfit = max((fitted_link.used.residual_ratio or 0.0 for fitted_link in own.values()), default=0.0)
+    misfit = max((fitted_link.used.residual_ratio or 0.0 for fitted_link in links.values()), default=0.0)
     repeats = between_runs(alike) or 0.0
     fitted = in_sample(alike, runs, compute, own_links, question.backend)
     residuals = scatter_of(fitted)
@@ -195,7 +199,7 @@ def _fit(runs: Sequence[MeasuredRun], alike: Sequence[MeasuredRun], question: Qu
         target=target,
         compute=compute,
         draws=tuple(draws),
-        scatter={scheme: max(one, residuals[_ALL], repeats) for scheme, one in residuals.items()},
+        scatter={scheme: max(spread, residuals[_ALL], repeats) for scheme, spread in residuals.items()},
         normal=rng.standard_normal(NUM_DRAWS),
         chance=rng.uniform(size=(NUM_DRAWS, 3)),
         slowdown=_slowdown(alike, question.cores_per_rank),
@@ -235,7 +239,7 @@ def in_sample(
     backend: str | None,
 ) -> tuple[FittedRun, ...]:
     """What the model says of the runs that its compute is fitted to, those over unknown links left out."""
-    found = []
+    errors = []
     for run in alike:
         if any(call.link_class not in links for calls in run.plan.ranks for call in calls):
             continue
@@ -244,7 +248,7 @@ def in_sample(
         parts = compose(
             run.plan, transfer, compute, traits, slowdown=1.0, ratio=traits.ratio, hidden=traits.hidden
         )
-        found.append(
+        errors.append(
             FittedRun(
                 name=run.name,
                 scheme=run.plan.scheme,
@@ -254,7 +258,7 @@ def in_sample(
                 modelled_step_ns=max(round(parts.step), 1),
             )
         )
-    return tuple(found)
+    return tuple(errors)
 
 
 def scatter_of(fitted: Sequence[FittedRun]) -> dict[str, float]:
@@ -268,12 +272,12 @@ def scatter_of(fitted: Sequence[FittedRun]) -> dict[str, float]:
     for run in fitted:
         for name in (run.scheme, _ALL):
             logs[name].append(float(np.log1p(run.misfit)))
-    found = {_ALL: 0.0}
+    scatter = {_ALL: 0.0}
     for name, of_runs in logs.items():
         taken = min(_FITTED, len(of_runs) / 2)
         more = (len(of_runs) + taken) / (len(of_runs) - taken)
-        found[name] = float(np.sqrt(np.mean(np.square(of_runs)) * more))
-    return found
+        scatter[name] = float(np.sqrt(np.mean(np.square(of_runs)) * more))
+    return scatter
 
 
 def _slowdown(runs: Sequence[MeasuredRun], cores_per_rank: float | None) -> float:
@@ -374,10 +378,10 @@ def _base(plan: Plan, fits: _Fits, mode: str) -> _Base | None:
 
     Predicted where none had it. None where there is no such run, no batch is known, or its links are not.
     """
-    found = smallest_runs(plan, fits.alike, mode)
-    if found is None:
+    nearest = smallest_runs(plan, fits.alike, mode)
+    if nearest is None:
         return None
-    run, batch, same = found
+    run, batch, same = nearest
     if same:
         speed = float(
             np.median(
@@ -387,8 +391,8 @@ def _base(plan: Plan, fits: _Fits, mode: str) -> _Base | None:
         paces: Floats = np.full(NUM_DRAWS, speed) / fits.noise(run.plan.scheme)[::-1]
     else:
         more = batch / (run.plan.batch or 1)
-        whole = None if run.plan.whole is None else run.plan.whole * more
-        asked = replace(run.plan, batch=batch, work=run.plan.work * more, whole=whole)
+        full = None if run.plan.whole is None else run.plan.whole * more
+        asked = replace(run.plan, batch=batch, work=run.plan.work * more, whole=full)
         if any(call.link_class not in fits.target for calls in asked.ranks for call in calls):
             return None
         parts, draws, _ = _steps(asked, fits)
@@ -481,9 +485,9 @@ def _beside(prediction: Prediction, step_ns: float | None, best: BestRun | None)
 def _bytes_by_link(plan: Plan) -> tuple[tuple[str, float], ...]:
     sums = []
     for calls in plan.ranks:
-        one: dict[str, float] = defaultdict(float)
+        by_link: dict[str, float] = defaultdict(float)
         for call in calls:
-            one[call.link_class] += call.count * call.bytes
-        sums.append(one)
-    busiest = max(sums, key=lambda one: sum(one.values()), default={})
+            by_link[call.link_class] += call.count * call.bytes
+        sums.append(by_link)
+    busiest = max(sums, key=lambda by_link: sum(by_link.values()), default={})
     return tuple(sorted(busiest.items()))

@@ -64,19 +64,22 @@ def measured_run(
     steps = sum(rank.num_traced_steps for rank in traced) / len(traced)
     step_ns, steps_ns = _typical_step(analysis)
     kinds = call_kinds(analysis, metas, steps)
-    own = plan or recorded_plan(analysis, kinds, _hosts(analysis))
+    chosen_plan = plan or recorded_plan(analysis, kinds, _hosts(analysis))
     breakdowns = [rank.breakdown_ns for rank in traced if rank.breakdown_ns is not None]
-    whole = sum(breakdown.step for breakdown in breakdowns)
-    exposed = sum(one.exposed_comm for one in breakdowns)
-    apart = sum(one.optimizer + one.idle + one.copy + one.input_wait for one in breakdowns)
-    pace = min(1.0, step_ns * len(breakdowns) / whole)
+    step_total = sum(breakdown.step for breakdown in breakdowns)
+    exposed = sum(breakdown.exposed_comm for breakdown in breakdowns)
+    apart = sum(
+        breakdown.optimizer + breakdown.idle + breakdown.copy + breakdown.input_wait
+        for breakdown in breakdowns
+    )
+    pace = min(1.0, step_ns * len(breakdowns) / step_total)
     in_calls = sum(rank.comm_ns or 0 for rank in traced) / len(traced) * pace
     entering = sum(kind.per_step * float(np.mean(kind.skews_ns)) / 2 for kind in kinds) * pace
     wait = min(entering, _MOST_WAITING * in_calls)
     passes = sum(result.forward_ns + result.backward_ns for result in analysis.layers)
     return MeasuredRun(
         name=name,
-        plan=own,
+        plan=chosen_plan,
         model=_model(analysis),
         ranks_per_host=_ranks_per_host(analysis),
         cores_per_rank=_cores_per_rank(analysis, metas),
@@ -86,8 +89,10 @@ def measured_run(
         comm_ns=max(in_calls - wait, 0.0),
         wait_ns=wait,
         overlap_ratio=_overlap(traced),
-        backward_share=sum(one.backward_ns for one in analysis.layers) / passes if passes else 0.5,
-        fixed_share=min(1.0, apart / (whole - exposed)) if whole > exposed else 0.0,
+        backward_share=sum(breakdown.backward_ns for breakdown in analysis.layers) / passes
+        if passes
+        else 0.5,
+        fixed_share=min(1.0, apart / (step_total - exposed)) if step_total > exposed else 0.0,
         layers=tuple(
             LayerOperators(
                 layer=layer_result.layer,
@@ -96,9 +101,9 @@ def measured_run(
             )
             for layer_result in sorted(analysis.layers, key=lambda layer: layer.order)
         ),
-        calls=tuple(_measured_calls(kinds, own, _hosts(analysis))),
-        begun_before=own.scheme.startswith(_BEGIN_EARLY)
-        and sum(one.idle for one in breakdowns) > _MUCH_IDLE * whole,
+        calls=tuple(_measured_calls(kinds, chosen_plan, _hosts(analysis))),
+        begun_before=chosen_plan.scheme.startswith(_BEGIN_EARLY)
+        and sum(breakdown.idle for breakdown in breakdowns) > _MUCH_IDLE * step_total,
         problems=_problems(analysis),
     )
 
@@ -145,13 +150,13 @@ def call_kinds(analysis: RunAnalysis, metas: Mapping[int, RankRecord], steps: fl
         steps: traced steps of a mean rank.
     """
     sizes = {(result.collective, result.group): result.group_size for result in analysis.collectives}
-    found: dict[tuple[str, str, tuple[int, ...] | None, int], list[CollectiveCall]] = defaultdict(list)
+    by_kind: dict[tuple[str, str, tuple[int, ...] | None, int], list[CollectiveCall]] = defaultdict(list)
     for call in analysis.calls:
         if call.bytes is not None and call.bytes >= 0 and algorithms(call.collective):
             members = _members(metas.get(call.late_rank), call.group)
-            found[call.collective, call.group, members, call.bytes].append(call)
+            by_kind[call.collective, call.group, members, call.bytes].append(call)
     kinds = []
-    for (collective, group, members, num_bytes), calls in found.items():
+    for (collective, group, members, num_bytes), calls in by_kind.items():
         size = len(members) if members else sizes.get((collective, group), 0)
         size = 2 if collective in ("send", "recv") else size
         if size > 1 and steps:
@@ -213,7 +218,7 @@ def _measured_calls(kinds: Sequence[_CallKind], plan: Plan, hosts: Mapping[int, 
     planned = {
         (call.collective, call.num_ranks, round(call.bytes)): call for calls in plan.ranks for call in calls
     }
-    found = []
+    measured = []
     for kind in kinds:
         row = planned.get((kind.collective, kind.num_ranks, kind.bytes))
         if kind.members is not None:
@@ -226,7 +231,7 @@ def _measured_calls(kinds: Sequence[_CallKind], plan: Plan, hosts: Mapping[int, 
             of_links = BETWEEN_HOSTS
         else:
             continue
-        found += [
+        measured += [
             MeasuredCall(
                 collective=kind.collective,
                 num_ranks=kind.num_ranks,
@@ -237,17 +242,17 @@ def _measured_calls(kinds: Sequence[_CallKind], plan: Plan, hosts: Mapping[int, 
             )
             for transfer in kind.transfers_ns
         ]
-    return found
+    return measured
 
 
 def _overlap(traced: Sequence[RankResult]) -> float | None:
-    known = [
+    ratios = [
         (rank.overlap_ratio, rank.comm_ns)
         for rank in traced
         if rank.overlap_ratio is not None and rank.comm_ns
     ]
-    total = sum(comm for _, comm in known)
-    return sum(ratio * comm for ratio, comm in known) / total if total else None
+    total = sum(comm for _, comm in ratios)
+    return sum(ratio * comm for ratio, comm in ratios) / total if total else None
 
 
 def _hosts(analysis: RunAnalysis) -> dict[int, str]:

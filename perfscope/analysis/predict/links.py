@@ -96,7 +96,7 @@ def _typical(design: Floats, seconds: Floats) -> Floats:
     """Median time of the calls with the same formula, so that lucky calls do not weigh more."""
     _, kind = np.unique(design, axis=0, return_inverse=True)
     kind = kind.ravel()
-    medians = np.array([np.median(seconds[kind == one]) for one in range(kind.max() + 1)])
+    medians = np.array([np.median(seconds[kind == index]) for index in range(kind.max() + 1)])
     result: Floats = np.maximum(medians[kind], 1e-9)
     return result
 
@@ -108,14 +108,14 @@ def _fit(design: Floats, seconds: Floats, weight_of: Floats) -> Floats:
     point = np.zeros(2)
     for _ in range(_ROUNDS):
         root = np.sqrt(weights)
-        found = non_negative(scaled * root[:, None], target * root)
-        residual = target - scaled @ found
+        solution = non_negative(scaled * root[:, None], target * root)
+        residual = target - scaled @ solution
         scale = max(1.4826 * float(np.median(np.abs(residual))), 1e-6)
         weights = np.minimum(1.0, _HUBER * scale / np.maximum(np.abs(residual), 1e-12))
-        if np.allclose(found, point, rtol=1e-6, atol=0):
+        if np.allclose(solution, point, rtol=1e-6, atol=0):
             break
-        point = found
-    return found
+        point = solution
+    return solution
 
 
 def _one_size(
@@ -129,5 +129,5 @@ def _one_size(
     totals = np.median(seconds[picks], axis=1)
     other = rng.uniform(0, 0.5, NUM_DRAWS) if sent else np.zeros(NUM_DRAWS)
     late = (1 - other if small else other) * totals / messages
-    rest = (other if small else 1 - other) * totals / max(sent, 1e-12)
-    return point, np.stack((late, rest), axis=1)
+    remainder = (other if small else 1 - other) * totals / max(sent, 1e-12)
+    return point, np.stack((late, remainder), axis=1)

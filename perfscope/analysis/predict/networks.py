@@ -77,14 +77,14 @@ def parse_network(text: str) -> Network:
     Raises:
         UsageError: neither, in one line that says what would do.
     """
-    known = named_networks()
+    named = named_networks()
     plain = text.strip().lower()
-    if plain in known:
-        return known[plain]
+    if plain in named:
+        return named[plain]
     parts = text.split(",")
     if len(parts) != 2:
         raise UsageError(
-            f"--network {text!r}: neither a known network ({', '.join(known)}) "
+            f"--network {text!r}: neither a known network ({', '.join(named)}) "
             "nor latency,bandwidth such as 2us,100Gbit"
         )
     return Network(

@@ -9,7 +9,7 @@ from perfscope.analysis.predict.records import Refusal
 
 
 class Interval(Struct, frozen=True, kw_only=True):
-    """95 % of the bootstrap draws lie in it, the point always does."""
+    """95 % of the bootstrap draws are in it, the point always does."""
 
     low: float
     high: float
@@ -25,7 +25,7 @@ class LinkUsed(Struct, frozen=True, kw_only=True):
         given: its name where it was given, None where it was fitted.
         num_calls: fitted on so many.
         residual_ratio: median |measured - fitted| / fitted of those; None: given.
-        separable: latency and bandwidth could be told apart (two sizes or group sizes at least).
+        separable: latency and bandwidth could be distinguished (two sizes or group sizes at least).
     """
 
     link_class: str

@@ -81,11 +81,11 @@ def script_plan(
     calls = largest.plan.ranks[0] if largest.plan.ranks else ()
     hosts = [rank // ranks_per_host for rank in range(num_ranks)]
     where = link_class(hosts)
-    others = {call.collective for call in calls} - _SAME_PAYLOAD
-    if others:
+    unequal = {call.collective for call in calls} - _SAME_PAYLOAD
+    if unequal:
         raise ValueError(
-            f"the script calls {', '.join(sorted(others))}: only plain data parallel training can be carried "
-            f"to other numbers of ranks"
+            f"the script calls {', '.join(sorted(unequal))}: only plain data parallel training can be "
+            f"carried to other numbers of ranks"
         )
     notes: tuple[str, ...] = ()
     if not calls:

@@ -41,7 +41,7 @@ class Traits(Struct, frozen=True, kw_only=True):
         hidden_bounds: likewise.
         hideable: share of compute that communication may hide under.
         observed: False: the scheme did not run; its figures are assumptions.
-        overlap_from: whose overlap it is; None: nobody's.
+        overlap_from: whose overlap it is; None: of no run.
     """
 
     ratio: float
@@ -68,28 +68,31 @@ class StepParts(Struct, frozen=True, kw_only=True):
 
 def rank_terms(plan: Plan, backend: str | None) -> tuple[RankTerms, ...]:
     """Messages and bytes of each different rank: calls over one class of links are added up."""
-    found = []
+    rows = []
     for calls in plan.ranks:
         sums: dict[str, Link] = {}
         both: dict[Link, tuple[Link, float]] = {}
         for call in calls:
             messages, sent = terms(call, backend)
             if call.inside_too:
-                one = (messages, sent)
-                both[one] = (messages, sent / call.sharing), both.get(one, (one, 0.0))[1] + call.count
+                sums_of_rank = (messages, sent)
+                both[sums_of_rank] = (
+                    (messages, sent / call.sharing),
+                    both.get(sums_of_rank, (sums_of_rank, 0.0))[1] + call.count,
+                )
                 continue
             before = sums.get(call.link_class, (0.0, 0.0))
             sums[call.link_class] = (before[0] + call.count * messages, before[1] + call.count * sent)
-        found.append(
+        rows.append(
             (
-                *({name: one} for name, one in sums.items()),
+                *({name: seconds} for name, seconds in sums.items()),
                 *(
                     {BETWEEN_HOSTS: _times(across, count), INSIDE_HOST: _times(inside, count)}
                     for across, (inside, count) in both.items()
                 ),
             )
         )
-    return tuple(found)
+    return tuple(rows)
 
 
 def _times(link: Link, count: float) -> Link:
@@ -120,7 +123,7 @@ def _slowest(stage: Stages, links: Mapping[str, Link]) -> tuple[str, float]:
         for name, part in stage.items()
         if len(stage) == 1 or name in links or name == BETWEEN_HOSTS
     }
-    name = max(times, key=lambda one: times[one])
+    name = max(times, key=lambda link: times[link])
     return name, times[name]
 
 
@@ -136,13 +139,13 @@ def compose(
     growth: Callable[[int], float] = expected_maximum,
 ) -> StepParts:
     """Puts a step together from one set of figures; see the module."""
-    own = compute.curve(plan.scheme).at(plan.work, plan.whole) * slowdown
+    compute_ns = compute.curve(plan.scheme).at(plan.work, plan.whole) * slowdown
     transfer = transfer_ns * ratio
     return StepParts(
-        compute=own,
-        straggling=own * compute.spread(plan.scheme) * growth(plan.num_ranks),
+        compute=compute_ns,
+        straggling=compute_ns * compute.spread(plan.scheme) * growth(plan.num_ranks),
         transfer=transfer,
-        hidden=min(hidden * transfer, traits.hideable * own),
+        hidden=min(hidden * transfer, traits.hideable * compute_ns),
     )
 
 
@@ -169,14 +172,14 @@ def traits_of(
     alike = measured_runs or [
         run for run in runs if run.plan.num_ranks > 1 and run.plan.scheme.partition(".")[0] == family
     ]
-    known = [run.overlap_ratio for run in alike if run.overlap_ratio is not None]
-    hidden = float(np.median(known)) if known else 0.0
-    if not known:
+    overlaps = [run.overlap_ratio for run in alike if run.overlap_ratio is not None]
+    hidden = float(np.median(overlaps)) if overlaps else 0.0
+    if not overlaps:
         bounds = (0.0, 0.5)
-    elif max(known) < 0.02:
+    elif max(overlaps) < 0.02:
         bounds = (0.0, 0.02)  # its calls block: nothing to carry over
     else:
-        bounds = (max(0.0, min(known) - 0.15), min(1.0, max(known) + 0.15))
+        bounds = (max(0.0, min(overlaps) - 0.15), min(1.0, max(overlaps) + 0.15))
     hideable = [
         max(run.backward_share * (1 - run.fixed_share), (run.overlap_ratio or 0) * run.comm_ns / run.step_ns)
         for run in alike or runs
@@ -189,7 +192,7 @@ def traits_of(
         hidden_bounds=bounds,
         hideable=min(1.0, float(np.median(hideable))),
         observed=bool(measured_runs),
-        overlap_from=(scheme if measured_runs else family) if known else None,
+        overlap_from=(scheme if measured_runs else family) if overlaps else None,
     )
 
 

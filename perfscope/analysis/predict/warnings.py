@@ -65,10 +65,10 @@ def _upside_down(runs: Sequence[MeasuredRun]) -> list[str]:
     steps: dict[tuple[int, float], list[float]] = defaultdict(list)
     for run in runs:
         steps[run.plan.num_ranks, run.plan.work].append(run.step_ns)
-    typical = {cell: float(np.median(found)) for cell, found in steps.items()}
+    typical = {cell: float(np.median(step_times)) for cell, step_times in steps.items()}
     for (ranks, less), longer in sorted(typical.items()):
-        for (others, more), shorter in typical.items():
-            if ranks == others and less < more and longer > _LONGER * shorter:
+        for (held, more), shorter in typical.items():
+            if ranks == held and less < more and longer > _LONGER * shorter:
                 return [texts.upside_down(less, more, longer, shorter)]
     return []
 
@@ -127,14 +127,14 @@ def best_sentences(
 
 
 def _best(num: int, predictions: Sequence[Prediction]) -> str:
-    first, *others = sorted(predictions, key=lambda prediction: prediction.step_ns / (prediction.batch or 1))
-    if not others:
+    first, *slower = sorted(predictions, key=lambda prediction: prediction.step_ns / (prediction.batch or 1))
+    if not slower:
         return texts.only_scheme(num, first.scheme)
-    second = others[0]
+    second = slower[0]
     ahead = second.step_ns / (second.batch or 1) / (first.step_ns / (first.batch or 1)) - 1
     undecided = [
         other.scheme
-        for other in others
+        for other in slower
         if other.step_interval_ns.low / (other.batch or 1) < first.step_interval_ns.high / (first.batch or 1)
     ]
     return texts.best_scheme(num, first.scheme, second.scheme, ahead if ahead >= _LEVEL else None, undecided)

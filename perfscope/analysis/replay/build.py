@@ -9,7 +9,7 @@ Where a call was launched: by the `c10d` operator or the device launch (behind t
 it), else where it began. Between that, or the end of the call before it in its lane, and its beginning lies
 its `delay`.
 
-A send that ended before its receive began was eager: the sender waits for nobody. Else both ends wait for
+A send that ended before its receive began was eager: the sender does not wait. Else both ends wait for
 each other. Calls that could not be matched on all ranks stay what they were: time of their rank.
 """
 
@@ -225,7 +225,7 @@ def _add_rank(row: int, line: MainLine, calls: _Calls, clocks: ClockFit, parts: 
         "phase": line.phase[pieces.source],
         "step": line.step[pieces.source],
     }
-    # One empty cell closes the line, so that its end is a place on it: nobody's work, of the last step.
+    # One empty cell closes the line, so that its end is a position on it: no work, of the last step.
     closing = {"local": 0, "part": LINE_IDLE, "layer": NO_LAYER, "phase": -1, "step": line.steps[-1].step}
     for name, values in cells.items():
         parts.cells[name].append(np.append(values, np.array([closing[name]], dtype=values.dtype)))

@@ -143,7 +143,7 @@ def replay(program: Program, plan: Schedule, change: Change | None = None) -> Re
         lag=lag,
         ready=np.full(len(events.rank), np.nan),
         # One place more than there are events: index -1 is "nothing awaited".
-        # What is awaited before it was run (by clocks compared badly) delays nobody.
+        # What is awaited before it was run (by clocks compared badly) delays no rank.
         end=np.full(len(events.rank) + 1, -np.inf),
     )
     _levels(program, plan, run)

@@ -109,11 +109,11 @@ def _parameters(
     intervals: dict[str, Interval | None] = {}
     for name, value in values.items():
         there = bool(np.isfinite(value[0]))
-        known = drawn[name][np.isfinite(drawn[name])]
+        finite = drawn[name][np.isfinite(drawn[name])]
         parameters[name] = float(value[0]) if there else None
         # A peak that one draw in forty does not have is no peak with a 95 % interval.
-        enough = known.size >= 0.975 * drawn[name].size
-        intervals[name] = percentiles(known) if there and enough else None
+        enough = finite.size >= 0.975 * drawn[name].size
+        intervals[name] = percentiles(finite) if there and enough else None
     return parameters, intervals
 
 
@@ -130,8 +130,8 @@ def _notes(
     return tuple(map(FitRemark, notes))
 
 
-def _ratio(part: Floats, whole: Floats) -> Floats:
-    return np.divide(part, whole, out=np.full_like(part, np.nan), where=whole > 0)
+def _ratio(part: Floats, total: Floats) -> Floats:
+    return np.divide(part, total, out=np.full_like(part, np.nan), where=total > 0)
 
 
 def _amdahl() -> _Law:
@@ -145,8 +145,8 @@ def _amdahl() -> _Law:
         num_points=3,
         to_target=lambda _num, value: 1 / value,
         parameters=parameters,
-        formula=lambda known: (
-            f"X = {known['throughput_1']:.4g} / ({known['f']:.4g} + {1 - (known['f'] or 0):.4g}/N)"
+        formula=lambda values: (
+            f"X = {values['throughput_1']:.4g} / ({values['f']:.4g} + {1 - (values['f'] or 0):.4g}/N)"
         ),
     )
 
@@ -161,24 +161,29 @@ def _gustafson() -> _Law:
         num_points=3,
         to_target=lambda _num, value: value,
         parameters=parameters,
-        formula=lambda known: f"X = {known['throughput_1']:.4g} (N - {known['f']:.4g} (N-1))",
+        formula=lambda values: f"X = {values['throughput_1']:.4g} (N - {values['f']:.4g} (N-1))",
     )
 
 
 def _usl() -> _Law:
     def parameters(coefficients: Floats) -> dict[str, Floats]:
-        one, linear, square = coefficients.T
-        alpha, beta = _ratio(linear, one), _ratio(square, one)
+        constant, linear, square = coefficients.T
+        alpha, beta = _ratio(linear, constant), _ratio(square, constant)
         inside = (beta > 1e-12) & (alpha < 1)
         peak = np.sqrt(np.divide(1 - alpha, beta, out=np.full_like(alpha, np.nan), where=inside))
-        return {"gamma": _ratio(np.ones_like(one), one), "alpha": alpha, "beta": beta, "N_peak": peak}
+        return {
+            "gamma": _ratio(np.ones_like(constant), constant),
+            "alpha": alpha,
+            "beta": beta,
+            "N_peak": peak,
+        }
 
     return _Law(
         name="usl",
         num_points=4,
         to_target=lambda num, value: num / value,
         parameters=parameters,
-        formula=lambda known: (
-            f"X = {known['gamma']:.4g} N / (1 + {known['alpha']:.4g} (N-1) + {known['beta']:.4g} N (N-1))"
+        formula=lambda values: (
+            f"X = {values['gamma']:.4g} N / (1 + {values['alpha']:.4g} (N-1) + {values['beta']:.4g} N (N-1))"
         ),
     )

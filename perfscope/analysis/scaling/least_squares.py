@@ -99,7 +99,7 @@ def resampled_targets(
     residuals = np.clip(residuals, 0.05, None)
     random = np.random.default_rng(seed)
     targets = np.empty((draws, fitted.size))
-    for place, each in enumerate(repeats):
+    for index, each in enumerate(repeats):
         drawn = residuals[random.integers(0, residuals.size, (draws, len(each)))]
-        targets[:, place] = fitted[place] * np.median(drawn, axis=1)
+        targets[:, index] = fitted[index] * np.median(drawn, axis=1)
     return targets

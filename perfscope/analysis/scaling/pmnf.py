@@ -99,7 +99,7 @@ def fit_pmnf(values: Mapping[int, Sequence[float]], *, what: Fitted = Fitted.STE
     search = _search_set(num)
     candidates = _candidates(search, typical)
     if candidates and _by_chance(search, typical) <= _CHANCE:
-        return _term_fit(num, typical, repeats, [search.terms[place] for place in candidates], what, notes)
+        return _term_fit(num, typical, repeats, [search.terms[index] for index in candidates], what, notes)
     notes.append(FitRemark(FitNote.NO_TERM))
     return _constant_fit(num, typical, repeats, what, notes)
 
@@ -121,13 +121,13 @@ def _scores(search: _Terms, series: Floats) -> Floats:
     """
     num_points = series.shape[1]
     left_out = np.empty((num_points, series.shape[0], search.columns.shape[0] + 1))
-    for place in range(num_points):
-        keep = np.arange(num_points) != place
-        left_out[place] = _errors_at(search.columns, series, keep, place)
+    for index in range(num_points):
+        keep = np.arange(num_points) != index
+        left_out[index] = _errors_at(search.columns, series, keep, index)
     return np.asarray(left_out.mean(axis=0), dtype=np.float64)
 
 
-def _errors_at(columns: Floats, series: Floats, keep: NDArray[np.bool_], place: int) -> Floats:
+def _errors_at(columns: Floats, series: Floats, keep: NDArray[np.bool_], index: int) -> Floats:
     """Relative error at `place` of every hypothesis fitted to `keep`: (many, hypotheses + 1)."""
     weight = 1 / series[:, keep] ** 2
     part = columns[:, keep]
@@ -138,8 +138,8 @@ def _errors_at(columns: Floats, series: Floats, keep: NDArray[np.bool_], place: 
     common = (weight * series[:, keep]) @ part.T / total - mean * level
     slope = np.divide(common, spread, out=np.zeros_like(common), where=spread > 0)
     offset = level - slope * mean
-    forecast = offset + slope * columns[:, place]
-    measured = series[:, place, None]
+    forecast = offset + slope * columns[:, index]
+    measured = series[:, index, None]
     errors = np.minimum(2.0, 2 * np.abs(forecast - measured) / (np.abs(forecast) + np.abs(measured)))
     errors[~np.isfinite(errors)] = 2.0
     constant = 2 * np.abs(level - measured) / (level + measured)
@@ -180,14 +180,14 @@ def _candidates(search: _Terms, typical: Floats) -> list[int]:
     best = float(errors[passing].min())
     as_good = _PLAUSIBLE if flat else _AS_GOOD
     close = np.flatnonzero(passing & (errors <= max(as_good * best, best + _TINY)))
-    taken = min((int(place) for place in close), key=lambda place: _change(search, typical, place))
+    taken = min((int(index) for index in close), key=lambda index: _change(search, typical, index))
     near = np.flatnonzero(allowed & (errors <= min(constant, max(_PLAUSIBLE * best, best + _TINY))))
-    return [taken, *(int(place) for place in near if place != taken)]
+    return [taken, *(int(index) for index in near if index != taken)]
 
 
-def _change(search: _Terms, typical: Floats, place: int) -> float:
+def _change(search: _Terms, typical: Floats, index: int) -> float:
     """How far the term goes from the last point to where it may still be asked: 4 times the largest p."""
-    term = search.terms[place]
+    term = search.terms[index]
     ends = search.num_ranks[-1] * np.asarray([1.0, EXTRAPOLATION_LIMIT])
     design = basis("pmnf", term, search.num_ranks)
     coefficients = bounded_fit(design, typical[None, :], _bounds(term))[0]
@@ -231,7 +231,7 @@ def _term_fit(
     fitted = design @ coefficients
     # Which term it is belongs to what is not known: every term nearly as good brings draws of its own.
     draws = tuple((term, _term_draws(num, typical, repeats, term, _DRAWS_PER_TERM)) for term in terms)
-    own = _term_draws(num, typical, repeats, chosen, _DRAWS)
+    term_draws = _term_draws(num, typical, repeats, chosen, _DRAWS)
     level = _level(typical)
     return Fit(
         name="pmnf",
@@ -241,7 +241,7 @@ def _term_fit(
             "i": chosen.power, "j": float(chosen.log_power),
         },
         intervals={
-            "c0": percentiles(own[:, 0]), "c1": percentiles(own[:, 1]), "i": None, "j": None,
+            "c0": percentiles(term_draws[:, 0]), "c1": percentiles(term_draws[:, 1]), "i": None, "j": None,
         },
         smape=float(smape_of(fitted, typical)),
         constant_smape=float(smape_of(np.full_like(typical, level), typical)),
@@ -270,15 +270,15 @@ def _constant_fit(
     level = _level(typical)
     fitted = np.full_like(typical, level)
     targets = resampled_targets(fitted, repeats, 1, _DRAWS, _SEED)
-    own = bounded_fit(np.ones((num.size, 1)), targets, [True])
+    fit = bounded_fit(np.ones((num.size, 1)), targets, [True])
     # A drift of the size that the points leave open widens the interval beyond them, at the pace of log2 p.
     drift = basis("pmnf", _DRIFT, num)
     drifting = bounded_fit(drift, targets, [False, False])
     smape = float(smape_of(fitted, typical))
     return Fit(
-        name="constant", what=what, parameters={"c0": level}, intervals={"c0": percentiles(own[:, 0])},
+        name="constant", what=what, parameters={"c0": level}, intervals={"c0": percentiles(fit[:, 0])},
         smape=smape, constant_smape=smape, measured_ranks=tuple(int(value) for value in num),
-        notes=tuple(notes), formula=f"{level:.4g}", coefficients=np.asarray([level]), draws=((None, own),
+        notes=tuple(notes), formula=f"{level:.4g}", coefficients=np.asarray([level]), draws=((None, fit),
         (_DRIFT, drifting)),
     )  # fmt: skip
 

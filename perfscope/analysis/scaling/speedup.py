@@ -65,11 +65,11 @@ def detect_mode(samples_per_rank: Mapping[int, float | None]) -> tuple[Mode | No
         return None, ModeReason.ONE_SIZE
     if any(value is None or not value > 0 for value in samples_per_rank.values()):
         return None, ModeReason.NOT_RECORDED
-    known = {num: value for num, value in samples_per_rank.items() if value is not None}
-    each = list(known.values())
-    totals = [num * value for num, value in known.items()]
+    samples = {num: value for num, value in samples_per_rank.items() if value is not None}
+    each = list(samples.values())
+    totals = [num * value for num, value in samples.items()]
     weak = max(each) <= min(each) * (1 + _SAME)
-    strong = max(totals) - min(totals) <= max(_SAME * min(totals), max(known) - 1)
+    strong = max(totals) - min(totals) <= max(_SAME * min(totals), max(samples) - 1)
     if weak and strong:
         weak, strong = min(each) == max(each), min(totals) == max(totals)
     if weak and not strong:

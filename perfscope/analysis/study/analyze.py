@@ -102,7 +102,7 @@ class _Grouping(Struct, frozen=True, kw_only=True):
 
     @property
     def may_differ(self) -> str:
-        """`by`, but for a label that nobody named."""
+        """`by`, but for a label that was not named."""
         return "" if not self.stated and self.by.startswith(LABEL) else self.by
 
 
@@ -122,7 +122,7 @@ def analyze_study(
         mode: "strong" or "weak"; None: read from the samples per rank.
         reference: a run's label or name: the number of ranks that speedups are against, and the diff's
             first run.
-        left_out: what was named, too, and could not be read; said, and told as missing.
+        left_out: what was named, too, and could not be read; it is reported as missing.
 
     Raises:
         ValueError: `by` or `mode` is none of these, no entry, or `reference` names no run, or several.
@@ -353,17 +353,17 @@ def _unequal_sizes(runs: Sequence[StudyRun], by: str, named_: Collection[str]) -
     classes: dict[object, set[str]] = defaultdict(set)
     for run in runs:
         classes[comparison_class(run, named_)].add(run.repeat_key)
-    some = any(len(keys) > 1 for keys in classes.values())
+    is_unequal = any(len(keys) > 1 for keys in classes.values())
     several = any(len(sizes) > 1 for sizes in groups.values())
     text = problem_words.unequal_sizes(
         by.removeprefix(LABEL) if several else "",
-        {name: sorted(sizes, key=lambda one: one or 0) for name, sizes in groups.items()},
+        {name: sorted(sizes, key=lambda size: size or 0) for name, sizes in groups.items()},
         with_name(by, WORLD_SIZE),
-        some_compared=some,
+        some_compared=is_unequal,
     )
     return [
         Problem(
-            severity=WARN if some else REFUSE,
+            severity=WARN if is_unequal else REFUSE,
             id=ProblemKind.UNEQUAL_WORLD_SIZES,
             text=text,
             runs=tuple(run.label for run in runs),
@@ -417,12 +417,12 @@ def _ordered(problems: Sequence[Problem]) -> tuple[Problem, ...]:
     distinct: dict[tuple[str, str, str], Problem] = {}
     for problem in problems:
         key = (problem.severity, problem.id, problem.text)
-        said = distinct.get(key)
+        earlier = distinct.get(key)
         affects = dict.fromkeys(
-            (said.affects if said else problem.affects).split(", ") + problem.affects.split(", ")
+            (earlier.affects if earlier else problem.affects).split(", ") + problem.affects.split(", ")
         )
         distinct[key] = replace(problem, affects=", ".join(affects))
-    return tuple(sorted(distinct.values(), key=lambda one: one.severity != REFUSE))
+    return tuple(sorted(distinct.values(), key=lambda problem: problem.severity != REFUSE))
 
 
 def _with_more_steps(study: SchemeStudy, problems: Sequence[Problem]) -> str:

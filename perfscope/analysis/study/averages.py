@@ -15,8 +15,10 @@ def mean_composition(runs: Sequence[StudyRun]) -> Composition | None:
     compositions = [run.composition for run in runs if run.composition is not None]
     if not compositions:
         return None
-    means = {part: mean([getattr(one, part) for one in compositions]) for part in ("step", *PARTS)}
-    return Composition(num_steps=min(one.num_steps for one in compositions), **means)
+    means = {
+        part: mean([getattr(composition, part) for composition in compositions]) for part in ("step", *PARTS)
+    }
+    return Composition(num_steps=min(composition.num_steps for composition in compositions), **means)
 
 
 def middle_efficiency(runs: Sequence[StudyRun]) -> Efficiency | None:
@@ -28,8 +30,8 @@ def middle_efficiency(runs: Sequence[StudyRun]) -> Efficiency | None:
 
 def known_center(values: Sequence[float | None]) -> float | None:
     """Median of those that are known."""
-    known = [value for value in values if value is not None]
-    return center(known) if known else None
+    present = [value for value in values if value is not None]
+    return center(present) if present else None
 
 
 def mean_links(runs: Sequence[StudyRun]) -> tuple[LinkBytes, ...]:

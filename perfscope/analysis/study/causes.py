@@ -23,11 +23,11 @@ def cause_of(run: StudyRun) -> Finding | None:
 
 def common_cause(runs: Sequence[StudyRun]) -> tuple[StudyRun, Finding] | None:
     """The cause that most repeats have (of several the first run's), with a run that has it."""
-    found = [(run, cause) for run in runs if (cause := cause_of(run)) is not None]
-    if not found:
+    causes = [(run, cause) for run in runs if (cause := cause_of(run)) is not None]
+    if not causes:
         return None
-    count = Counter(cause.id for _, cause in found)
-    return max(found, key=lambda pair: count[pair[1].id])  # max keeps the first of equals
+    count = Counter(cause.id for _, cause in causes)
+    return max(causes, key=lambda pair: count[pair[1].id])  # max keeps the first of equals
 
 
 def verdict_of_report(where: str, run: StudyRun, cause: Finding) -> str:

@@ -52,7 +52,7 @@ def _unseen(run: StudyRun) -> int:
 
 
 def _second_copies(runs: Sequence[StudyRun], entries: Sequence[RunEntry]) -> dict[str, str]:
-    """Labels of runs that stand in the study already -> that of the copy that counts.
+    """Labels of runs that are in the study already -> that of the copy that counts.
 
     One run: same start to the nanosecond, name and command. Of its copies the one that tells most counts,
     among equals the one named first.
@@ -75,28 +75,30 @@ def _second_copies(runs: Sequence[StudyRun], entries: Sequence[RunEntry]) -> dic
             given[run.name][0],
         )
 
-    found = {}
+    second_copies = {}
     for same in copies.values():
         kept = min(same, key=rank)
-        found.update({run.label: kept.label for run in same if run is not kept})
-    return found
+        second_copies.update({run.label: kept.label for run in same if run is not kept})
+    return second_copies
 
 
 def problems_of_runs(runs: Sequence[StudyRun], entries: Sequence[RunEntry]) -> list[Problem]:
     """What is wrong with single runs."""
-    found = []
+    problems = []
     for run in runs:
-        found += _incomplete(run)
+        problems += _incomplete(run)
         if run.samples_per_s is None and not run.running:
             speed = (Figure.SAMPLES_PER_S, Figure.THROUGHPUT)
             why = next((cause_text(missing) for missing in run.missing if missing.figure in speed), "")
-            found.append(_of_run(REFUSE, ProblemKind.NO_SPEED, words.no_speed(run.label, why), run, FIGURES))
-        found += _negative(run)
+            problems.append(
+                _of_run(REFUSE, ProblemKind.NO_SPEED, words.no_speed(run.label, why), run, FIGURES)
+            )
+        problems += _negative(run)
     for label, kept in _second_copies(runs, entries).items():
         text = words.same_run(label, kept)
         problem = ProblemKind.SAME_RUN
-        found.append(Problem(severity=REFUSE, id=problem, text=text, runs=(label,), affects=FIGURES))
-    return [*found, *_shared(runs, entries)]
+        problems.append(Problem(severity=REFUSE, id=problem, text=text, runs=(label,), affects=FIGURES))
+    return [*problems, *_shared(runs, entries)]
 
 
 def _of_run(
@@ -108,18 +110,20 @@ def _of_run(
 def _incomplete(run: StudyRun) -> list[Problem]:
     if run.running:
         return [_of_run(REFUSE, ProblemKind.RUNNING, words.running(run.label), run, FIGURES)]
-    found = []
+    problems = []
     if _lacks_ranks(run):
         text = words.missing_ranks(run.label, run.num_ranks_seen, run.world_size or 0)
-        found.append(_of_run(REFUSE, ProblemKind.MISSING_RANKS, text, run, FIGURES))
+        problems.append(_of_run(REFUSE, ProblemKind.MISSING_RANKS, text, run, FIGURES))
     elif _unseen(run) > 0:
         text = words.imported_ranks(run.label, run.num_ranks_seen, run.world_size)
-        found.append(_of_run(WARN, ProblemKind.MISSING_RANKS, text, run, FIGURES))
+        problems.append(_of_run(WARN, ProblemKind.MISSING_RANKS, text, run, FIGURES))
     causes = zip(run.incomplete, run.incomplete_causes, strict=True)
-    others = [reason for reason, cause in causes if cause is not Cause.RANKS_MISSING]
-    if others:
-        found.append(_of_run(WARN, ProblemKind.INCOMPLETE, words.incomplete(run.label, others), run))
-    return found
+    other_reasons = [reason for reason, cause in causes if cause is not Cause.RANKS_MISSING]
+    if other_reasons:
+        problems.append(
+            _of_run(WARN, ProblemKind.INCOMPLETE, words.incomplete(run.label, other_reasons), run)
+        )
+    return problems
 
 
 def _negative(run: StudyRun) -> list[Problem]:
@@ -141,24 +145,24 @@ def without_bad_factors(run: StudyRun) -> StudyRun:
 
 def bad_factors(run: StudyRun) -> dict[str, float]:
     """Factors of its efficiency that are below 0 or above 1."""
-    found = {}
+    factors = {}
     for factor in _SHARES:
         value = run.efficiency.value(factor) if run.efficiency else None
         if value is not None and not 0 <= value <= MOST:
-            found[factor.value] = float(value)
-    return found
+            factors[factor.value] = float(value)
+    return factors
 
 
 def _shared(runs: Sequence[StudyRun], entries: Sequence[RunEntry]) -> list[Problem]:
     """What several runs have in common."""
     benches = {entry.name: entry.analysis.bench for entry in entries}
-    found = []
+    problems = []
 
     def add(kind: ProblemKind, affected: Sequence[StudyRun], affects: str = FIGURES) -> None:
         labels = tuple(run.label for run in affected)
         if labels:
             text = words.shared(kind, labels, len(runs))
-            found.append(Problem(severity=WARN, id=kind, text=text, runs=labels, affects=affects))
+            problems.append(Problem(severity=WARN, id=kind, text=text, runs=labels, affects=affects))
 
     add(ProblemKind.DISTURBED, [run for run in runs if run.disturbed])
     add(ProblemKind.NO_WINDOWS, [run for run in runs if run.composition is None], "composition")
@@ -173,7 +177,7 @@ def _shared(runs: Sequence[StudyRun], entries: Sequence[RunEntry]) -> list[Probl
     uneven = [run for run in runs if any(missing.figure is Figure.LATER_STEPS for missing in run.missing)]
     add(ProblemKind.UNEVEN_RANKS, uneven)
     add(ProblemKind.DIVERGED, [run for run in runs if run.diverged])
-    return found
+    return problems
 
 
 def shared_differences(
@@ -184,14 +188,14 @@ def shared_differences(
     `libraries_of_groups`: versions of libraries must be the same within a group only: two frameworks have
     other libraries.
     """
-    found = []
+    problems = []
     if libraries_of_groups:
         for group in dict.fromkeys(run.group for run in runs):
             of_group = [run for run in runs if run.group == group]
             sets = _sets(of_group, packages_of)
             if len(sets) > 1:
                 text = words.libraries_of(group, sets)
-                found.append(_problem(WARN, ProblemKind.OTHER_PACKAGES, text, of_group, affects))
+                problems.append(_problem(WARN, ProblemKind.OTHER_PACKAGES, text, of_group, affects))
     for kind, of in _DOUBTS.items():
         if kind is ProblemKind.OTHER_PACKAGES and libraries_of_groups:
             continue
@@ -199,8 +203,8 @@ def shared_differences(
         if len(sets) > 1:
             is_steps = kind is ProblemKind.STEP_COUNTS
             text = _step_counts(runs, sets) if is_steps else words.doubtful(kind, sets)
-            found.append(_problem(WARN, kind, text, runs, affects))
-    return found
+            problems.append(_problem(WARN, kind, text, runs, affects))
+    return problems
 
 
 def _step_counts(runs: Sequence[StudyRun], sets: dict[str, list[str]]) -> str:
@@ -225,19 +229,19 @@ def forbidding_differences(
     `explained`: facts that the runs are compared by, which is said and forbids nothing. `by`: what `--by`
     names; a refusal says what to name besides. None: nothing that could be named would allow it.
     """
-    found = []
+    problems = []
     networked = {machine_key(replace(run, world_size=1)) for run in runs if run.world_size != 1}
     # One rank uses no network, so that its machine is that of any cluster of the same hosts.
     on_links = [run for run in runs if run.world_size != 1 or machine_key(run) not in networked]
     for kind, fact, of in FORBIDDING:
         sets = _sets(on_links if kind is ProblemKind.OTHER_MACHINE else runs, of)
         if len(sets) > 1:
-            found.append(_difference(runs, severity, affects, (kind, fact), sets, by, explained))
+            problems.append(_difference(runs, severity, affects, (kind, fact), sets, by, explained))
     unknown = [run for run in runs if not machine_key(run)]
     if unknown and len(runs) > 1:
         text = words.unknown_machine([run.label for run in unknown], len(runs))
-        found.append(_problem(WARN, ProblemKind.UNKNOWN_MACHINE, text, unknown, affects))
-    return found
+        problems.append(_problem(WARN, ProblemKind.UNKNOWN_MACHINE, text, unknown, affects))
+    return problems
 
 
 def _difference(

@@ -79,9 +79,9 @@ def model_of(row: SchemeRow, run: StudyRun) -> Modelled | NotModeled:
     )
 
 
-def turns_against(winner: Modelled, others: Sequence[Modelled]) -> tuple[Turn, ...]:
+def turns_against(winner: Modelled, rivals: Sequence[Modelled]) -> tuple[Turn, ...]:
     """Where each of the others would overtake `winner`, nearest first; those that nowhere would, say so."""
-    turns = [_turn(winner, other) for other in others]
+    turns = [_turn(winner, other) for other in rivals]
     turns.sort(key=lambda turn: (abs(math.log(turn.bandwidth_factor or math.inf)), turn.challenger))
     return tuple(turns)
 
@@ -120,17 +120,17 @@ def _turn(winner: Modelled, other: Modelled) -> Turn:
     )
 
 
-def batch_turns(winner: Modelled, others: Sequence[Modelled], batch: int) -> tuple[BatchTurn, ...]:
+def batch_turns(winner: Modelled, rivals: Sequence[Modelled], batch: int) -> tuple[BatchTurn, ...]:
     """Who would overtake `winner` at another batch than `batch`, nearest first."""
-    found = []
-    for other in others:
+    turns = []
+    for other in rivals:
         if not all(modelled.is_known and modelled.fixed_share is not None for modelled in (winner, other)):
             continue
         factor = _crossing(winner.at_batch, other.at_batch)
         if factor is None or round(factor * batch) in (0, batch):
             continue
         at = round(factor * batch)
-        found.append(
+        turns.append(
             BatchTurn(
                 challenger=other.title,
                 batch_factor=factor,
@@ -139,7 +139,7 @@ def batch_turns(winner: Modelled, others: Sequence[Modelled], batch: int) -> tup
                 sentence=words.overtakes_at_batch(other.title, winner.title, at, batch),
             )
         )
-    return tuple(sorted(found, key=lambda turn: (abs(math.log(turn.batch_factor)), turn.challenger)))
+    return tuple(sorted(turns, key=lambda turn: (abs(math.log(turn.batch_factor)), turn.challenger)))
 
 
 def _crossing(winner: Callable[[float], float], other: Callable[[float], float]) -> float | None:
@@ -148,10 +148,10 @@ def _crossing(winner: Callable[[float], float], other: Callable[[float], float])
     grid[200] = 1.0
     if other(1.0) <= winner(1.0):
         return None
-    behind = [float(one) for one in grid if other(float(one)) <= winner(float(one))]
+    behind = [float(value) for value in grid if other(float(value)) <= winner(float(value))]
     if not behind:
         return None
-    far = min(behind, key=lambda one: abs(math.log(one)))
+    far = min(behind, key=lambda value: abs(math.log(value)))
     near = 1.0
     for _ in range(60):
         middle = math.sqrt(near * far)

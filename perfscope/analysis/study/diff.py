@@ -191,8 +191,8 @@ def _collective_section(analysis: RunAnalysis, other: RunAnalysis) -> DiffSectio
     names = _collective_names(analysis) | _collective_names(other)
     for name in set(names.values()):
         sides = [side.get((words.collective_row(name, DURATION), "time")) for side in (before, after)]
-        known = [value if isinstance(value, float) else 0.0 for value in sides]
-        moved[name] = abs(known[1] - known[0])
+        numbers = [value if isinstance(value, float) else 0.0 for value in sides]
+        moved[name] = abs(numbers[1] - numbers[0])
     rows = [replace(row, weight=moved[names[row.what]]) for row in section.rows]
     rows.sort(key=lambda row: (-row.weight, names[row.what]))
     return replace(section, rows=tuple(rows))
@@ -234,7 +234,7 @@ def _collectives(analysis: RunAnalysis) -> dict[tuple[str, str], Value]:
 
 def _machine(run: StudyRun, analysis: RunAnalysis) -> dict[tuple[str, str], Value]:
     facts = run.machine
-    known: dict[tuple[str, str], Value] = {
+    values: dict[tuple[str, str], Value] = {
         ("cpu", "text"): facts.cpu or None,
         ("num_cpus", "count"): facts.num_cpus,
         ("num_nodes", "count"): facts.num_nodes,
@@ -247,7 +247,7 @@ def _machine(run: StudyRun, analysis: RunAnalysis) -> dict[tuple[str, str], Valu
         ("threads", "count"): run.threads,
         ("disturbed", "text"): None if run.disturbed is None else "yes" if run.disturbed else "no",
     }
-    side = {(words.MACHINE_ROWS[fact], unit): value for (fact, unit), value in known.items()}
+    side = {(words.MACHINE_ROWS[fact], unit): value for (fact, unit), value in values.items()}
     for number, disturbance in enumerate(run.disturbances[:3], 1):
         side[words.disturbance_row(number), "text"] = disturbance
     for ceiling in analysis.machine.ceilings if analysis.machine else ():
@@ -292,7 +292,7 @@ def _texts(id_: str, before: Mapping[str, object], after: Mapping[str, object]) 
 
 def _text(value: object) -> str:
     if isinstance(value, Mapping):
-        return ", ".join(f"{name}={_text(one)}" for name, one in sorted(value.items()))
+        return ", ".join(f"{name}={_text(item)}" for name, item in sorted(value.items()))
     if isinstance(value, list | tuple):
         return ", ".join(map(_text, value))
     return str(value)

@@ -18,9 +18,9 @@ def fastest(rows: Sequence[FrameworkRow], size: int) -> list[FrameworkRow]:
     return sorted(frameworks, key=lambda row: (-(row.speed(size) or 0.0), row.name))
 
 
-def level_with(best: FrameworkRow, others: Sequence[FrameworkRow], size: int) -> list[FrameworkRow]:
-    """Of `others` those whose speed cannot be told from the best's: too near, or within the repeats."""
-    return [framework for framework in others if not _apart(best.point(size), framework.point(size))]
+def level_with(best: FrameworkRow, rows: Sequence[FrameworkRow], size: int) -> list[FrameworkRow]:
+    """Of `others` those as fast as the best as far as is known: too near, or within the repeats."""
+    return [framework for framework in rows if not _apart(best.point(size), framework.point(size))]
 
 
 def _apart(best: FrameworkPoint | None, other: FrameworkPoint | None) -> bool:
@@ -46,36 +46,36 @@ def _speed_on(rows: Sequence[FrameworkRow], size: int) -> str:
     if level:
         names = sorted([best.name, *(framework_row.name for framework_row in level)])
         near = all((row.speed(size) or 0.0) * (1 + LEVEL) > (best.speed(size) or 0.0) for row in level)
-        behind = [one.name for one in framework_rows if one not in level]
+        behind = [row.name for row in framework_rows if row not in level]
         return words.level(names, size, within=LEVEL if near else None, behind=behind)
     first, last = (
         (best.speed(size) or 0.0) / (framework.speed(size) or 1.0)
         for framework in (framework_rows[0], framework_rows[-1])
     )
-    return words.fastest(best.name, size, [one.name for one in framework_rows], (first, last))
+    return words.fastest(best.name, size, [row.name for row in framework_rows], (first, last))
 
 
 def agreement_of(rows: Sequence[FrameworkRow], reference: str) -> str:
     """What the losses say, in a few sentences."""
-    found = [(row, size, one) for row in rows for size, one in sorted(row.parity.items())]
+    compared = [(row, size, parity) for row in rows for size, parity in sorted(row.parity.items())]
     astray: dict[str, list[str]] = {}
-    for row, size, parity in found:
+    for row, size, parity in compared:
         if parity.agrees is False:
             whose = words.losses_of(row.name, size, is_reference=row.is_reference)
             astray.setdefault(parity.reason, []).append(whose)
-    sentences = [words.losses_differ(who, reason) for reason, who in astray.items()]
-    good = [(row.name, one) for row, _, one in found if one.agrees]
+    sentences = [words.losses_differ(names, reason) for reason, names in astray.items()]
+    good = [(row.name, parity) for row, _, parity in compared if parity.agrees]
     if good:
-        early = max(one.early_difference or 0.0 for _, one in good)
-        largest = max(one.max_difference or 0.0 for _, one in good)
-        steps = max(one.num_steps for _, one in good)
+        early = max(parity.early_difference or 0.0 for _, parity in good)
+        largest = max(parity.max_difference or 0.0 for _, parity in good)
+        steps = max(parity.num_steps for _, parity in good)
         sentences.append(
             words.losses_agree(
                 sorted({name for name, _ in good}),
                 reference,
                 are_all=not astray,
                 early=(early, min(EARLY_STEPS, steps), EARLY_TOLERANCE),
-                whole=(largest, steps, TOLERANCE) if steps > EARLY_STEPS else None,
+                over_all=(largest, steps, TOLERANCE) if steps > EARLY_STEPS else None,
             )
         )
     return " ".join(sentences)
@@ -86,19 +86,19 @@ def scaling_of(rows: Sequence[FrameworkRow], sizes: Sequence[int]) -> str:
     if len(sizes) < 2:
         return ""
     most = sizes[-1]
-    known = [
+    ratios = [
         (point.speedup, point.efficiency or 0.0, row.name, row.points[0].world_size)
         for row in rows
         if (point := row.point(most)) is not None
         and point.speedup is not None
         and row.points[0].world_size < most
     ]
-    if not known:
+    if not ratios:
         return ""
-    known.sort(reverse=True)
-    speedup, share, name, fewest = known[0]
-    slower = sorted(one[2] for one in known if one[0] < 1)
-    if slower and len(slower) == len(known):
+    ratios.sort(reverse=True)
+    speedup, share, name, fewest = ratios[0]
+    slower = sorted(entry[2] for entry in ratios if entry[0] < 1)
+    if slower and len(slower) == len(ratios):
         return words.all_lose(name, (fewest, most), speedup)
     return words.gains(name, (fewest, most), speedup, share, slower)
 
@@ -117,7 +117,7 @@ def _astray(rows: Sequence[FrameworkRow]) -> list[str]:
 def verdict_of(studies: Sequence[FrameworkStudy]) -> tuple[str, str]:
     """(one sentence over all models: what is learned, then who is fastest; what to do)."""
     rows = [row for study in studies for row in study.rows]
-    action = next((one.action for one in studies if one.action), "")
+    action = next((study.action for study in studies if study.action), "")
     winners = [text for framework_study in studies[:_MOST_MODELS] if (text := _winner(framework_study))]
     return words.study_verdict(_learned(rows), winners), action
 
@@ -137,8 +137,8 @@ def _learned(rows: Sequence[FrameworkRow]) -> str:
 def _winner(study: FrameworkStudy) -> str:
     """Fastest on the fewest ranks; "" where no two can be compared."""
     size = study.world_sizes[0] if study.world_sizes else 0
-    known = fastest(study.rows, size)
-    if len(known) < 2:
+    fastest_rows = fastest(study.rows, size)
+    if len(fastest_rows) < 2:
         return ""
-    level = level_with(known[0], known[1:], size)
-    return words.winner(sorted([known[0].name, *(row.name for row in level)]), study.title, size)
+    level = level_with(fastest_rows[0], fastest_rows[1:], size)
+    return words.winner(sorted([fastest_rows[0].name, *(row.name for row in level)]), study.title, size)

@@ -1,6 +1,6 @@
 """The same models in several frameworks: do they learn the same, and which is how fast.
 
-Speeds are only held against each other where the losses agree (parity.py); a framework whose curve leaves the
+Speeds are only compared where the losses agree (parity.py); a framework whose curve leaves the
 reference's has a row and no ratio. "No kernel" is the part of the step in which no operator, communication,
 copy or wait for data was traced on the threads that train: what the framework itself takes, and idling.
 """
@@ -49,7 +49,7 @@ def framework_studies(runs: Sequence[StudyRun]) -> tuple[FrameworkStudy, ...]:
 
 def separating_problems(runs: Sequence[StudyRun]) -> list[Problem]:
     """What tells studies of one model apart: said, for only runs that share it are held together."""
-    found = []
+    problems = []
     for model, of_model in _by_model(runs):
         for kind, of in _facets(of_model).items():
             sets: dict[str, list[str]] = defaultdict(list)
@@ -59,8 +59,8 @@ def separating_problems(runs: Sequence[StudyRun]) -> list[Problem]:
                 continue
             text = words.facet_differs(kind, model, sets)
             labels = tuple(run.label for run in of_model)
-            found.append(Problem(severity=WARN, id=kind, text=text, runs=labels, affects="frameworks"))
-    return found
+            problems.append(Problem(severity=WARN, id=kind, text=text, runs=labels, affects="frameworks"))
+    return problems
 
 
 def _by_model(runs: Sequence[StudyRun]) -> list[tuple[str, list[StudyRun]]]:
@@ -160,17 +160,17 @@ def _row(
         is_reference=is_reference,
         points=tuple(points),
         parity={
-            size: found
-            for size, found in agreement.items()
-            if found is not None and not (is_reference and found.agrees is not False)
+            size: parities
+            for size, parities in agreement.items()
+            if parities is not None and not (is_reference and parities.agrees is not False)
         },
         how=next((str(how) for run in runs if (how := run.framework_run.get("how"))), ""),
     )
 
 
 def _version(runs: Sequence[StudyRun]) -> str:
-    known = [str(run.framework_run.get("version") or run.framework_version) for run in runs]
-    return " and ".join(sorted({one for one in known if one}))
+    versions = [str(run.framework_run.get("version") or run.framework_version) for run in runs]
+    return " and ".join(sorted({version for version in versions if version}))
 
 
 def _point(size: int, runs: Sequence[StudyRun], smallest: FrameworkPoint | None) -> FrameworkPoint:
@@ -214,9 +214,13 @@ def _agreement(references: Sequence[StudyRun], runs: Sequence[StudyRun], size: i
 def _against(references: Sequence[StudyRun], run: StudyRun) -> Parity:
     """Against the reference that was trained alike; where none was, the reason is what differs."""
     alike = [study_run for study_run in references if not _unlike(study_run, run)]
-    found = parity((alike or references)[0].losses, run.losses)
+    compared = parity((alike or references)[0].losses, run.losses)
     unlike = [] if alike else _unlike(references[0], run)
-    return found if found.agrees is not False or not unlike else found.because(words.trained_unlike(unlike))
+    return (
+        compared
+        if compared.agrees is not False or not unlike
+        else compared.because(words.trained_unlike(unlike))
+    )
 
 
 def _unlike(run: StudyRun, other: StudyRun) -> list[str]:
@@ -237,24 +241,24 @@ def _word(value: object) -> str:
 
 def _missing(rows: Sequence[FrameworkRow], reference: str) -> list[Missing]:
     there = {point.world_size for row in rows if row.is_reference for point in row.points}
-    found = []
+    entries = []
     for row in rows:
         for point in row.points:
             size = point.world_size
-            one = row.parity.get(size)
+            agreement = row.parity.get(size)
             cause = Cause.LOSSES_NOT_RECORDED if size in there else Cause.NO_REFERENCE_RUN
-            if one is not None:
+            if agreement is not None:
                 cause = Cause.LOSSES_DISAGREE
-            if row.is_reference if one is None else one.agrees is True:
+            if row.is_reference if agreement is None else agreement.agrees is True:
                 continue
-            found.append(
+            entries.append(
                 missing_figure(
                     Figure.FRAMEWORK_SPEED,
                     cause,
                     framework=row.name,
                     size=ranks(size),
                     reference=reference,
-                    reason=one.reason if one else "",
+                    reason=agreement.reason if agreement else "",
                 )
             )
-    return found
+    return entries

@@ -79,7 +79,7 @@ def _labels(names: Sequence[str]) -> list[str]:
     return unique
 
 
-def _study_run(entry: RunEntry, label: str, known: Model, model: str) -> StudyRun:
+def _study_run(entry: RunEntry, label: str, model_of_run: Model, model: str) -> StudyRun:
     analysis = entry.analysis
     bench = analysis.bench
     scheme = analysis.run.scheme or SchemeRecord()
@@ -123,14 +123,14 @@ def _study_run(entry: RunEntry, label: str, known: Model, model: str) -> StudyRu
         loss_curve=curve,
         diverged=_diverged(analysis),
         disturbed=None if machine is None or machine.clean is None else not machine.clean,
-        disturbances=tuple(found.title for found in disturbances if found.within_steps),
+        disturbances=tuple(disturbance.title for disturbance in disturbances if disturbance.within_steps),
         incomplete=tuple(incomplete.values()),
         incomplete_causes=tuple(incomplete),
         running=analysis.run.is_open,
         machine=facts,
         missing=_missing(analysis, no_composition, entry, curve),
         fixed_share=_fixed_share(scheme),
-        num_params=known.num_params or None,
+        num_params=model_of_run.num_params or None,
         typical_step_ns=typical_step(entry),
         findings=analysis.findings[:KEPT],
         framework=framework,
@@ -173,8 +173,8 @@ def _backend(entry: RunEntry) -> str:
     """What carries the collectives: as the bench was asked, else as the ranks found it."""
     scheme = entry.analysis.run.scheme
     asked = (scheme.backend or "") if scheme is not None else ""
-    found = {meta.backend for meta in entry.metas.values() if meta.backend}
-    return asked or " and ".join(sorted(found))
+    backends = {meta.backend for meta in entry.metas.values() if meta.backend}
+    return asked or " and ".join(sorted(backends))
 
 
 def _settings(run: RunRecord) -> dict[str, str]:
@@ -201,10 +201,10 @@ def _whole(value: object) -> int | None:
 
 
 def _world_size(entry: RunEntry) -> int | None:
-    """Ranks of the job; where nobody says, of the scheme, as launched, or as many as were recorded."""
+    """Ranks of the job; if not recorded, of the scheme, as launched, or as many as were recorded."""
     run, bench = entry.analysis.run, entry.analysis.bench
-    known = world_size(run, entry.metas) or (bench.num_ranks if bench else None)
-    return known or run.expected_ranks or len(entry.analysis.ranks) or None
+    size = world_size(run, entry.metas) or (bench.num_ranks if bench else None)
+    return size or run.expected_ranks or len(entry.analysis.ranks) or None
 
 
 def _batch(analysis: RunAnalysis) -> int | None:
@@ -235,8 +235,8 @@ def typical_step(entry: RunEntry) -> float | None:
 def _threads(entry: RunEntry) -> int | None:
     scheme = entry.analysis.run.scheme
     asked = scheme.threads if scheme is not None else None
-    said = {meta.num_threads or None for meta in entry.metas.values()}
-    return asked or (said.pop() if len(said) == 1 else None)
+    counts = {meta.num_threads or None for meta in entry.metas.values()}
+    return asked or (counts.pop() if len(counts) == 1 else None)
 
 
 def _num_steps(analysis: RunAnalysis) -> int | None:
@@ -276,9 +276,14 @@ def _composition(analysis: RunAnalysis) -> tuple[Composition | None, Missing | N
         return None, missing_figure(Figure.STEP_COMPOSITION, Cause.NO_STEP_MARKS)
     if not breakdowns:
         return None, missing_figure(Figure.STEP_COMPOSITION, Cause.NO_WINDOW_TRACED)
-    means = {part: math.fsum(getattr(one, part) for one in breakdowns) / len(breakdowns) for part in PARTS}
-    step = math.fsum(one.step for one in breakdowns) / len(breakdowns)
-    return Composition(step=step, num_steps=min(one.num_steps for one in breakdowns), **means), None
+    means = {
+        part: math.fsum(getattr(breakdown, part) for breakdown in breakdowns) / len(breakdowns)
+        for part in PARTS
+    }
+    step = math.fsum(breakdown.step for breakdown in breakdowns) / len(breakdowns)
+    return Composition(
+        step=step, num_steps=min(breakdown.num_steps for breakdown in breakdowns), **means
+    ), None
 
 
 def _loss_curve(entry: RunEntry, batch: int | None) -> LossCurve | None:
@@ -292,16 +297,16 @@ def _loss_curve(entry: RunEntry, batch: int | None) -> LossCurve | None:
             ranks.append((record.losses, record.step_ends_ns))
     steps, samples, seconds, values = [], [], [], []
     for step in range(max((len(losses) for losses, _ in ranks), default=0)):
-        known = [
+        points = [
             (loss, (ends[step + 1] - ends[0]) / 1e9)
             for losses, ends in ranks
             if step < len(losses) and step + 1 < len(ends) and (loss := losses[step]) is not None
         ]
-        if known:
+        if points:
             steps.append(step + 1)
             samples.append((step + 1) * (batch or 0))
-            seconds.append(max(time for _, time in known))
-            values.append(math.fsum(loss for loss, _ in known) / len(known))
+            seconds.append(max(time for _, time in points))
+            values.append(math.fsum(loss for loss, _ in points) / len(points))
     if not steps:
         return None
     return LossCurve(
@@ -313,7 +318,7 @@ def _loss_curve(entry: RunEntry, batch: int | None) -> LossCurve | None:
 
 
 def _losses(entry: RunEntry) -> tuple[float | None, ...]:
-    """Of whole batches, step by step: what two trainings are held against each other by."""
+    """Of whole batches, step by step: by which two trainings are compared."""
     return tuple(mean_losses([record.losses for _, record in sorted(entry.bench_records.items())]))
 
 
@@ -325,13 +330,13 @@ def _framework(entry: RunEntry) -> tuple[str, str]:
 
 
 def _memory_of_ranks(metas: Mapping[int, RankRecord]) -> tuple[tuple[int, int], ...]:
-    found = [(rank, meta.memory.peak_rss_bytes) for rank, meta in sorted(metas.items())]
-    return tuple((rank, size) for rank, size in found if size)
+    peaks = [(rank, meta.memory.peak_rss_bytes) for rank, meta in sorted(metas.items())]
+    return tuple((rank, size) for rank, size in peaks if size)
 
 
 def _memory(records: Mapping[int, BenchRecord]) -> tuple[tuple[int, int], ...]:
-    found = [(rank, record.peak_rss_bytes) for rank, record in sorted(records.items())]
-    return tuple((rank, size) for rank, size in found if size)
+    peaks = [(rank, record.peak_rss_bytes) for rank, record in sorted(records.items())]
+    return tuple((rank, size) for rank, size in peaks if size)
 
 
 def _diverged(analysis: RunAnalysis) -> bool:
@@ -386,7 +391,9 @@ def _machine(entry: RunEntry) -> MachineFacts:
     return MachineFacts(
         hosts=hosts,
         cpu=" and ".join(
-            sorted({str(one["cpu_model"]) for one in topologies.values() if one.get("cpu_model")})
+            sorted(
+                {str(topology["cpu_model"]) for topology in topologies.values() if topology.get("cpu_model")}
+            )
         ),
         num_cpus=_whole(first.get("logical_cpus")),
         num_nodes=len(sequence(first.get("numa_nodes"))) or None,

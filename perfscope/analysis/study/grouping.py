@@ -42,18 +42,18 @@ def names_of(by: str) -> tuple[str, ...]:
         ValueError: one of them is not known, or `framework` is beside another.
     """
     # A label's name may have a comma: what follows is a name of its own only where it reads like one.
-    found: list[str] = []
+    names: list[str] = []
     for word in by.split(","):
-        if found and not _NAME.match(word) and found[-1].startswith(LABEL):
-            found[-1] += f",{word}"
+        if names and not _NAME.match(word) and names[-1].startswith(LABEL):
+            names[-1] += f",{word}"
         else:
-            found.append(word)
-    for name in found:
+            names.append(word)
+    for name in names:
         if not _NAME.match(name):
             raise ValueError(f"{name!r} is not known; use {KNOWN}")
-    if FRAMEWORK in found and len(found) > 1:
+    if FRAMEWORK in names and len(names) > 1:
         raise ValueError("'framework' is compared alone: losses come before speed there")
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(names))
 
 
 def value_of(run: StudyRun, name: str) -> str:
@@ -112,9 +112,9 @@ def with_name(by: str, name: str) -> str:
 
 def _one_to_one(pairs: Iterable[tuple[str, str]]) -> bool:
     forth, back = defaultdict(set), defaultdict(set)
-    for one, other in pairs:
+    for first, other in pairs:
         if not other:
             return False
-        forth[one].add(other)
-        back[other].add(one)
+        forth[first].add(other)
+        back[other].add(first)
     return len(back) > 1 and all(len(of) == 1 for of in (*forth.values(), *back.values()))

@@ -1,4 +1,4 @@
-"""A diff of two runs that may not be held against each other: their facts stay, what relates them goes."""
+"""A diff of two runs that may not be compared: their facts stay, what relates them is removed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def refused_diff(diff: RunDiff, problems: Sequence[Problem]) -> RunDiff:
         kind: list(
             dict.fromkeys(label for problem in problems if problem.id == kind for label in problem.runs)
         )
-        for kind in dict.fromkeys(one.id for one in problems)
+        for kind in dict.fromkeys(problem.id for problem in problems)
     }
     why = refusal(list(labels), labels)
     sections = tuple(

@@ -89,7 +89,9 @@ def _curve(fit: Fit, points: Sequence[ScalePoint], reference: float) -> tuple[Fi
             continue
         if fit.what is not Fitted.THROUGHPUT:  # a time: the longer, the slower
             work = _samples(points, size) if fit.what is Fitted.STEP_TIME else 1.0
-            value, low, high = (work / one if one > 0 else float("nan") for one in (value, high, low))
+            value, low, high = (
+                work / divisor if divisor > 0 else float("nan") for divisor in (value, high, low)
+            )
         if not np.isfinite((value, low, high)).all():
             continue
         curve.append(
@@ -107,5 +109,5 @@ def _curve(fit: Fit, points: Sequence[ScalePoint], reference: float) -> tuple[Fi
 def _samples(points: Sequence[ScalePoint], size: float) -> float:
     """Samples of a step at `size` ranks: those of all (strong), or of each rank, times ranks (weak)."""
     each = [(point.samples_per_rank or 0.0, point.num_ranks) for point in points]
-    is_weak = max(one for one, _ in each) <= 1.01 * min(one for one, _ in each)
+    is_weak = max(samples for samples, _ in each) <= 1.01 * min(samples for samples, _ in each)
     return each[0][0] * (size if is_weak else each[0][1])

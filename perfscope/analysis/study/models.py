@@ -70,19 +70,19 @@ def _is_whole(roots: Sequence[RootModule], num_ranks: int) -> bool:
 
 def _layers(entry: RunEntry) -> Layers:
     """By layers.json where it was read, for it lists layers that no traced step ran; else as analyzed."""
-    found: dict[str, tuple[str, int]] = {}
+    layers: dict[str, tuple[str, int]] = {}
     for _, record in sorted(entry.layers.items()):
         for row in record.layers:
-            _add(found, row.layer, str(row.type), row.params)
+            _add(layers, row.layer, str(row.type), row.params)
     if not entry.layers:
         for layer in entry.analysis.layers:
-            _add(found, layer.layer, layer.module_type or "", layer.num_params)
-    return found
+            _add(layers, layer.layer, layer.module_type or "", layer.num_params)
+    return layers
 
 
-def _add(found: dict[str, tuple[str, int]], name: str, kind: str, params: object) -> None:
+def _add(layers: dict[str, tuple[str, int]], name: str, kind: str, params: object) -> None:
     if isinstance(params, int) and params > 0:
-        found[name] = (kind, max(params, found.get(name, ("", 0))[1]))
+        layers[name] = (kind, max(params, layers.get(name, ("", 0))[1]))
 
 
 def model_words(models: Sequence[Model]) -> list[str]:
@@ -91,20 +91,20 @@ def model_words(models: Sequence[Model]) -> list[str]:
     for model in models:
         if model.is_whole and model.layers:
             by_name[model.name].setdefault(model.identity, model)
-    return [_word(one, list(by_name[one.name].values())) for one in models]
+    return [_word(model, list(by_name[model.name].values())) for model in models]
 
 
 def _word(model: Model, wholes: Sequence[Model]) -> str:
     if not model.layers or not wholes:
         return model.name
     if not model.is_whole:
-        fitting = [whole for whole in wholes if not _contradicts(model, whole)]
+        fitting = [candidate for candidate in wholes if not _contradicts(model, candidate)]
         if not fitting:
             return words.model_of(model.name, model.num_params, "", on_rank=True)
         return _word(fitting[0], wholes) if len(fitting) == 1 else model.name
     if len(wholes) == 1 and model.identity == wholes[0].identity:
         return model.name
-    as_large = sum(whole.num_params == model.num_params for whole in wholes)
+    as_large = sum(candidate.num_params == model.num_params for candidate in wholes)
     identity = model.identity if as_large > 1 else ""
     return words.model_of(model.name, model.num_params, identity, on_rank=False)
 
@@ -118,7 +118,7 @@ def _contradicts(part: Model, model: Model) -> bool:
 
 
 def doubtful_models(runs: Sequence[StudyRun], models: Mapping[str, Model]) -> list[Problem]:
-    """Runs of one name of whose ranks it cannot be told whether they hold shares of the same model.
+    """Runs of one name of whose ranks it is not known whether they hold shares of the same model.
 
     Args:
         runs: of the study.
@@ -128,17 +128,17 @@ def doubtful_models(runs: Sequence[StudyRun], models: Mapping[str, Model]) -> li
     for run in runs:
         if models[run.label].layers:
             by_word[run.model].append(run)
-    found = []
+    doubtful = []
     for word, members in by_word.items():
-        known = [models[run.label] for run in members]
-        others = [model for model in known[1:] if _doubtful(known[0], model)]
-        if not others or all(one.is_whole for one in known):
+        models_of_members = [models[run.label] for run in members]
+        unlike = [model for model in models_of_members[1:] if _doubtful(models_of_members[0], model)]
+        if not unlike or all(model.is_whole for model in models_of_members):
             continue
-        sizes = sorted({one.num_params for one in known})
+        sizes = sorted({model.num_params for model in models_of_members})
         labels = tuple(run.label for run in members)
         text = words.model_parts(labels, len(runs), (sizes[0], sizes[-1]), word)
-        found.append(Problem(severity=WARN, id=ProblemKind.MODEL_PARTS, text=text, runs=labels))
-    return found
+        doubtful.append(Problem(severity=WARN, id=ProblemKind.MODEL_PARTS, text=text, runs=labels))
+    return doubtful
 
 
 def _doubtful(model: Model, other: Model) -> bool:

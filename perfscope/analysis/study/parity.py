@@ -1,4 +1,4 @@
-"""Do two trainings compute the same? Their loss curves, held against each other step by step.
+"""Do two trainings compute the same? Their loss curves, compared step by step.
 
 Two frameworks that start from the same weights and see the same samples in the same order do the same sums in
 another order, no more. In float32 (rounding 6e-8) losses then differ by some 1e-7 at first. Later rounding
@@ -38,7 +38,7 @@ class Parity(Struct, frozen=True, kw_only=True):
         early_difference: largest of the first EARLY_STEPS; None: not compared, or a loss is no number.
         max_difference: largest of all compared; None: not compared, or a loss is no number.
         max_at_step: step of the largest, counted from 1; of the first loss that is no number, where one is.
-        tolerance: that max_difference was held against; early_tolerance: early_difference.
+        tolerance: the limit of max_difference; early_tolerance: the limit of early_difference.
         parted_at: first step beyond early_tolerance, where the curves agree nevertheless; None: none.
         reason: why they do not agree, or were not compared; "" where they agree.
     """
@@ -79,13 +79,13 @@ def parity(
         return _result(None, compared, [], too_few_steps(compared, MIN_STEPS))
     differences: list[float] = []
     for step in range(compared):
-        one, two = reference[step], other[step]
-        if one is None or two is None or not math.isfinite(one) or not math.isfinite(two):
-            of_reference = one is None or not math.isfinite(one)
+        first, two = reference[step], other[step]
+        if first is None or two is None or not math.isfinite(first) or not math.isfinite(two):
+            of_reference = first is None or not math.isfinite(first)
             kind = LossMismatch.NO_NUMBER_REFERENCE if of_reference else LossMismatch.NO_NUMBER_RUN
-            found = _result(False, compared, [], mismatch(kind, step + 1, math.nan))
-            return replace(found, first_difference=next(iter(differences), None), max_at_step=step + 1)
-        differences.append(abs(two - one) / max(abs(one), _SMALLEST))
+            differing = _result(False, compared, [], mismatch(kind, step + 1, math.nan))
+            return replace(differing, first_difference=next(iter(differences), None), max_at_step=step + 1)
+        differences.append(abs(two - first) / max(abs(first), _SMALLEST))
     reason = _reason(differences)
     return _result(not reason, compared, differences, reason)
 
@@ -94,36 +94,36 @@ def _reason(differences: Sequence[float]) -> str:
     """Why curves with these differences do not agree; "" where they do."""
     if differences[0] > EARLY_TOLERANCE:
         return mismatch(LossMismatch.FIRST, 1, differences[0])
-    for step, one in enumerate(differences, 1):
-        if step <= EARLY_STEPS and one > EARLY_TOLERANCE:
-            return mismatch(LossMismatch.EARLY, step, one)
-        if one > TOLERANCE:
-            return mismatch(LossMismatch.LATER, step, one)
+    for step, difference in enumerate(differences, 1):
+        if step <= EARLY_STEPS and difference > EARLY_TOLERANCE:
+            return mismatch(LossMismatch.EARLY, step, difference)
+        if difference > TOLERANCE:
+            return mismatch(LossMismatch.LATER, step, difference)
     return ""
 
 
-def worst(found: Sequence[Parity]) -> Parity:
+def worst(parities: Sequence[Parity]) -> Parity:
     """Of several repeats the one that counts: a difference before what was not compared, then the largest.
 
     Raises ValueError for none.
     """
     order = {False: 2, None: 1, True: 0}
-    return max(found, key=lambda one: (order[one.agrees], one.max_difference or 0.0))
+    return max(parities, key=lambda parity: (order[parity.agrees], parity.max_difference or 0.0))
 
 
 def mean_losses(by_rank: Sequence[Sequence[float | None]]) -> list[float | None]:
     """Loss of the whole batch by step: the mean over ranks with equal shares; None where one knows none."""
-    length = min((len(one) for one in by_rank), default=0)
+    length = min((len(losses) for losses in by_rank), default=0)
     means: list[float | None] = []
     for step in range(length):
-        known = [value for one in by_rank if (value := one[step]) is not None]
-        means.append(math.fsum(known) / len(known) if len(known) == len(by_rank) else None)
+        present = [value for losses in by_rank if (value := losses[step]) is not None]
+        means.append(math.fsum(present) / len(present) if len(present) == len(by_rank) else None)
     return means
 
 
 def _result(agrees: bool | None, num_steps: int, differences: Sequence[float], reason: str) -> Parity:
     largest = max(differences, default=None)
-    parted = (step for step, one in enumerate(differences, 1) if one > EARLY_TOLERANCE)
+    parted = (step for step, difference in enumerate(differences, 1) if difference > EARLY_TOLERANCE)
     return Parity(
         agrees=agrees,
         num_steps=num_steps,

@@ -43,13 +43,15 @@ def pop_tree(
     factors multiply exactly.
     """
     sizes = tuple(sorted(runs_at))
-    found = {
+    factors = {
         size: middle_efficiency(runs_at[size] if size > 1 else [_alone(run) for run in runs_at[size]])
         for size in sizes
     }
-    if not any(found.values()):
+    if not any(factors.values()):
         return None, _why_none([run for size in sizes for run in runs_at[size]])
-    columns = [_column(size, found[size], found[reference], reference, mode, runs_at[size]) for size in sizes]
+    columns = [
+        _column(size, factors[size], factors[reference], reference, mode, runs_at[size]) for size in sizes
+    ]
     rows = tuple(
         PopRow(
             factor=factor,
@@ -123,11 +125,11 @@ def _why_none(runs: Sequence[StudyRun]) -> str:
     if all(run.composition is None for run in runs):
         return words.NO_STEP_TRACED
     figures = _FIGURES.values()
-    said = (cause_text(missing) for run in runs for missing in run.missing if missing.figure in figures)
-    return next(said, words.FACTORS_NOT_IN_TRACE)
+    causes = (cause_text(missing) for run in runs for missing in run.missing if missing.figure in figures)
+    return next(causes, words.FACTORS_NOT_IN_TRACE)
 
 
 def _why_factor(factor: PopFactor, runs: Sequence[StudyRun]) -> str:
     figure = _FIGURES.get(factor)
-    said = (cause_text(missing) for run in runs for missing in run.missing if missing.figure is figure)
-    return next(said, words.FACTOR_MISSING.get(factor, words.FACTOR_NOT_IN_TRACE))
+    causes = (cause_text(missing) for run in runs for missing in run.missing if missing.figure is figure)
+    return next(causes, words.FACTOR_MISSING.get(factor, words.FACTOR_NOT_IN_TRACE))

@@ -1,7 +1,7 @@
 """What the comparison of several runs yields. Reports draw these and nothing else.
 
-`None` means missing; why stands in the `reason` beside it or in `StudyAnalysis.missing`. Missing is never 0
-or 100 %. Times are integer nanoseconds unless a mean makes them float; rates are per second, sizes bytes,
+`None` means missing; the reason is in the `reason` beside it or in `StudyAnalysis.missing`. Missing is never
+0 or 100 %. Times are integer nanoseconds unless a mean makes them float; rates are per second, sizes bytes,
 shares ratios. The drawing side was written against these names: add fields with a default, rename none.
 
 A figure that rests on repeats carries an `Interval`; the runs are its unit, never their steps (the steps of
@@ -107,7 +107,7 @@ class MachineFacts(Struct, frozen=True, kw_only=True):
     kernel: str = ""
     cluster: str = ""  # the emulated cluster of `perfscope bench`, "2x2@1gbit"
     device: str = ""  # what the ranks compute on: "cpu", "cuda"
-    link_bytes_per_s: float | None = None  # a host's link to the others, as told by the cluster or the NIC
+    link_bytes_per_s: float | None = None  # a host's link to the others, as stated by the cluster or the NIC
 
     @property
     def text(self) -> str:
@@ -151,7 +151,7 @@ class StudyRun(Struct, frozen=True, kw_only=True):
     held_out_loss: float | None = None
     loss_curve: LossCurve | None
     diverged: bool
-    disturbed: bool | None  # None: cannot be told
+    disturbed: bool | None  # None: not known
     disturbances: tuple[str, ...]
     incomplete: tuple[str, ...]  # reasons; () = complete
     incomplete_causes: tuple[Cause, ...]  # of the same
@@ -178,8 +178,8 @@ class StudyRun(Struct, frozen=True, kw_only=True):
     @property
     def framework_run(self) -> Mapping[str, Any]:
         """What `perfscope bench run --framework` was asked; {} of any other run."""
-        found = self.options.get("framework_run")
-        return found if isinstance(found, Mapping) else {}
+        record = self.options.get("framework_run")
+        return record if isinstance(record, Mapping) else {}
 
     @property
     def samples_per_rank(self) -> float | None:
@@ -283,7 +283,7 @@ class ScalingSeries(Struct, frozen=True, kw_only=True):
     """
 
     name: str  # what they share, where the study has several: scheme, model
-    mode: str | None  # STRONG or WEAK; None: cannot be told
+    mode: str | None  # STRONG or WEAK; None: not known
     mode_reason: str  # "stated: weak scaling", "strong scaling: 256 samples per step are divided ..."
     reference: str  # label of a run at the reference number of ranks
     reference_world_size: int | None
@@ -409,7 +409,7 @@ class SchemeStudy(Struct, frozen=True, kw_only=True):
     verdict: SchemeVerdict | None
     turns: tuple[Turn, ...] = ()  # against the winner, most likely first
     refused: str = ""
-    batch_turns: tuple[BatchTurn, ...] = ()  # the sentence of the nearest stands in `verdict.turn`, too
+    batch_turns: tuple[BatchTurn, ...] = ()  # the sentence of the nearest is in `verdict.turn`, too
     unseen: str = ""  # of which rows the exposed share leaves out what was under way before the window
 
 

@@ -201,10 +201,10 @@ def _cause(series: RunSeries, points: Sequence[ScalingPoint]) -> tuple[str, str]
     """What bounds the largest number of ranks, by its run's own verdict, and what to do."""
     last = points[-1]
     best = max(points, key=lambda point: point.samples_per_s)
-    found = common_cause(series.at(last.world_size))
+    common = common_cause(series.at(last.world_size))
     verdict, action = "", ""
-    if found is not None:
-        run, cause = found
+    if common is not None:
+        run, cause = common
         verdict = verdict_of_report(words.at_ranks(last.world_size), run, cause)
         action = cause.text.action
     if best.samples_per_s > NOTABLY * last.samples_per_s:
@@ -228,11 +228,11 @@ def _sentence(points: Sequence[ScalingPoint], reference: int, grew: Sequence[Gro
 
 
 def _problems(series: Sequence[ScalingSeries]) -> list[Problem]:
-    found = []
+    problems = []
     for scaling_series in series:
         first = scaling_series.reference_world_size or 0
         if first > 1:
-            found.append(
+            problems.append(
                 Problem(
                     severity=WARN,
                     id=ProblemKind.NO_REFERENCE,
@@ -245,7 +245,7 @@ def _problems(series: Sequence[ScalingSeries]) -> list[Problem]:
             )
         above = [p for p in scaling_series.points if p.efficiency > SUPERLINEAR and p.world_size > first]
         if above:
-            found.append(
+            problems.append(
                 Problem(
                     severity=WARN,
                     id=ProblemKind.SUPERLINEAR,
@@ -254,4 +254,4 @@ def _problems(series: Sequence[ScalingSeries]) -> list[Problem]:
                     affects="scaling",
                 )
             )
-    return found
+    return problems

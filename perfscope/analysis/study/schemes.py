@@ -75,7 +75,7 @@ def scheme_studies(
 def _title(key: Class, keys: Sequence[Class]) -> str:
     """What the set shares, as far as the sets differ in it."""
     model, dtype, machine, size, batch = key
-    words = (
+    parts = (
         model,
         dtype,
         machine,
@@ -84,8 +84,8 @@ def _title(key: Class, keys: Sequence[Class]) -> str:
     )
     kept = [
         word
-        for at, word in enumerate(words)
-        if word and (at in (0, 3, 4) or len({one[at] for one in keys}) > 1)
+        for at, word in enumerate(parts)
+        if word and (at in (0, 3, 4) or len({key[at] for key in keys}) > 1)
     ]
     return ", ".join(kept)
 
@@ -112,14 +112,14 @@ def unseen_exchanges(rows: Sequence[SchemeRow]) -> str:
 
     What waits for an exchange that began before the window is idle in the trace: it has no span there.
     """
-    found = [
+    unseen = [
         (row.title, share)
         for row in rows
         if row.scheme.split("+")[0] in BEGUN_BEFORE
         and row.composition is not None
         and (share := row.composition.share("idle") or 0.0) >= MUCH_IDLE
     ]
-    return exchanges_not_seen(found) if found else ""
+    return exchanges_not_seen(unseen) if unseen else ""
 
 
 def _refused(runs: Sequence[StudyRun], by: str) -> SchemeStudy:
@@ -145,8 +145,8 @@ def _titles(settings: dict[str, list[StudyRun]]) -> dict[str, str]:
         by_name[of[0].group or of[0].scheme or of[0].label].append(key)
     titles = {}
     for name, keys in by_name.items():
-        told = apart(sorted(keys)) if len(keys) > 1 else [""]
-        for key, facts in zip(sorted(keys), told, strict=True):
+        distinct = apart(sorted(keys)) if len(keys) > 1 else [""]
+        for key, facts in zip(sorted(keys), distinct, strict=True):
             titles[key] = f"{name} ({facts})" if facts else name
     return titles
 

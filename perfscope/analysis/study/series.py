@@ -53,20 +53,22 @@ def find_series(runs: Sequence[StudyRun], mode: str | None) -> list[RunSeries]:
     for run in runs:
         if run.world_size and run.world_size > 1:
             lines[_kind(run), run.scheme, machine_key(run)].append(run)
-    found = []
+    series_found = []
     for (kind, scheme, _), members in sorted(lines.items()):
         study_runs = [run for run in single if _kind(run) == kind and run.scheme == scheme]
         serial = [run for run in single if _kind(run) == kind and run.scheme == SERIAL]
         joined = _by_batch([*(study_runs or serial), *members], mode, scheme, bool(serial) and not study_runs)
         if serial and not study_runs and all(series.refused for series in joined):
             alone = _by_batch(members, mode, scheme, False)
-            if not all(one.refused or len(one.sizes) < 2 for one in alone):  # serial trained something else
+            if not all(
+                series.refused or len(series.sizes) < 2 for series in alone
+            ):  # serial trained something else
                 joined = [
                     replace(run_series, mode_reason=words.without_serial(run_series.mode_reason))
                     for run_series in alone
                 ]
-        found += joined
-    return _name_apart(found)
+        series_found += joined
+    return _name_apart(series_found)
 
 
 def _kind(run: StudyRun) -> str:
@@ -80,10 +82,10 @@ def _by_batch(runs: Sequence[StudyRun], mode: str | None, scheme: str, borrowed:
         of_size[run.world_size or 0].add(run.batch)
     if mode is None and all(len(batches) == 1 for batches in of_size.values()):
         per_rank = {run.world_size or 0: run.samples_per_rank for run in runs}
-        told, why = detect_mode(per_rank)
-        reason = mode_text(why, per_rank, told) if told else mode_problem(why, per_rank)
-        refused = "" if told or len(of_size) < 2 else reason
-        return [_series(runs, scheme, told, reason, borrowed, refused)]
+        detected, why = detect_mode(per_rank)
+        reason = mode_text(why, per_rank, detected) if detected else mode_problem(why, per_rank)
+        refused = "" if detected or len(of_size) < 2 else reason
+        return [_series(runs, scheme, detected, reason, borrowed, refused)]
     if mode is None:
         mode, reason = _mode_of_sweep(runs)
         if mode is None:
@@ -96,15 +98,15 @@ def _by_batch(runs: Sequence[StudyRun], mode: str | None, scheme: str, borrowed:
         return [_series(runs, scheme, mode, reason, borrowed, words.batch_not_known(unknown, mode))]
     for run in runs:
         parts[(run.batch if mode == STRONG else run.samples_per_rank) or 0].append(run)
-    found = []
+    by_batch = []
     for samples, members in sorted(parts.items()):
         kept = words.samples_kept(samples, per_rank=mode == WEAK)
         title = f"{scheme}, {kept}".strip(", ") if len(parts) > 1 else scheme
-        own = borrowed and any(run.world_size == 1 for run in members)
-        found.append(_series(members, title, mode, words.mode_of(reason, kept), own))
-    several = [series for series in found if len(series.sizes) > 1]
-    if several or len(found) == 1:
-        return several or found
+        has_own_base = borrowed and any(run.world_size == 1 for run in members)
+        by_batch.append(_series(members, title, mode, words.mode_of(reason, kept), has_own_base))
+    several = [series for series in by_batch if len(series.sizes) > 1]
+    if several or len(by_batch) == 1:
+        return several or by_batch
     had = [(run.batch, run.world_size) for run in runs]
     refused = words.nothing_kept(mode, had, per_rank=mode == WEAK)
     return [_series(runs, scheme, mode, reason, borrowed, refused)]
@@ -121,7 +123,7 @@ def _mode_of_sweep(runs: Sequence[StudyRun]) -> tuple[str | None, str]:
     if len({frozenset(each) for each in shares.values()}) == 1:
         return WEAK, words.SAME_SAMPLES_PER_RANK
     ordered = sorted(totals.items(), key=lambda pair: pair[0] or 0)
-    return None, words.neither_mode({size: sorted(of, key=lambda one: one or 0) for size, of in ordered})
+    return None, words.neither_mode({size: sorted(of, key=lambda batch: batch or 0) for size, of in ordered})
 
 
 def _series(
@@ -160,22 +162,23 @@ def apart(keys: Sequence[str]) -> list[str]:
     """Of each repeat key the facts that are not in all of them."""
     facts = [dict.fromkeys(key.split(SEPARATOR)) for key in keys]
     return [
-        ", ".join(fact for fact in one if fact and not all(fact in other for other in facts)) for one in facts
+        ", ".join(fact for fact in own_facts if fact and not all(fact in other for other in facts))
+        for own_facts in facts
     ]
 
 
 def _name_apart(series: list[RunSeries]) -> list[RunSeries]:
     """Adds what tells series of one name apart: the model, else the machine."""
     taken: dict[str, int] = defaultdict(int)
-    for one in series:
-        taken[one.name] += 1
-    models = {run.model for one in series for run in one.runs}
+    for named in series:
+        taken[named.name] += 1
+    models = {run.model for one_series in series for run in one_series.runs}
     named_ = []
-    for one in series:
-        name = one.name
-        if taken[one.name] > 1 or (len(models) > 1 and not name):
-            last = one.runs[-1]
+    for named in series:
+        name = named.name
+        if taken[named.name] > 1 or (len(models) > 1 and not name):
+            last = named.runs[-1]
             more = [last.model if len(models) > 1 else "", last.machine.cluster or last.machine.text]
             name = ", ".join(part for part in (name, *more) if part)
-        named_.append(replace(one, name=name))
+        named_.append(replace(named, name=name))
     return named_

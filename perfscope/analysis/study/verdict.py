@@ -24,7 +24,7 @@ def verdict_of(
     if len(rows) < 2:
         return None, (), ()
     winner, second, last = rows[0], rows[1], rows[-1]
-    pair = next(one for one in pairs if {one.a, one.b} == {winner.title, second.title})
+    pair = next(pair for pair in pairs if {pair.a, pair.b} == {winner.title, second.title})
     turns, by_batch, turn = _turns(rows, runs)
     return (
         SchemeVerdict(
@@ -74,12 +74,12 @@ def _noise(pair: Pair) -> str:
 
 def _why(winner: SchemeRow, second: SchemeRow, last: SchemeRow, runs: Mapping[str, StudyRun]) -> str:
     """In which part and with which bytes, and what the report of the slowest says."""
-    found = common_cause([runs[label] for label in last.runs])
+    cause = common_cause([runs[label] for label in last.runs])
     sentences = [
         _step_reason(winner, second),
         _bytes_reason(winner, second),
         _bytes_reason(winner, last, slowest=True) if last is not second else "",
-        verdict_of_report(f"On {last.title}", *found) if found else "",
+        verdict_of_report(f"On {last.title}", *cause) if cause else "",
     ]
     return " ".join(filter(None, sentences))
 
@@ -94,8 +94,8 @@ def _action(rows: Sequence[SchemeRow], pair: Pair, runs: Mapping[str, StudyRun])
         is_close=pair.interval is None and pair.ratio < CLOSE,
         is_unequal=len(_updates(rows)) > 1,
     )
-    found = common_cause([runs[label] for label in winner.runs])
-    action = found[1].text.action if found is not None else ""
+    cause = common_cause([runs[label] for label in winner.runs])
+    action = cause[1].text.action if cause is not None else ""
     if action:
         text += f" {words.advised(winner.title, action)}"
     return text
@@ -108,18 +108,18 @@ def _step_reason(winner: SchemeRow, other: SchemeRow) -> str:
     # Steps of other batches are other work: then time per sample is what compares.
     mine, theirs = (row.batch or 1 if winner.batch != other.batch else 1 for row in (winner, other))
     of = {part: getattr(winner.composition, part) / mine for part in PARTS}
-    others = {part: getattr(other.composition, part) / theirs for part in PARTS}
-    saved = {part: others[part] - of[part] for part in PARTS}
-    part = max(PARTS, key=lambda one: saved[one])
+    other_shares = {part: getattr(other.composition, part) / theirs for part in PARTS}
+    saved = {part: other_shares[part] - of[part] for part in PARTS}
+    part = max(PARTS, key=lambda part: saved[part])
     notable = NOTABLE * other.composition.step / theirs
     if saved[part] < notable:
         return words.no_part(winner.title, other.title)
-    lost = min(PARTS, key=lambda one: saved[one])
+    lost = min(PARTS, key=lambda part: saved[part])
     return words.part_saved(
         winner.title,
         other.title,
         part,
-        (of[part], others[part]),
+        (of[part], other_shares[part]),
         per_sample=winner.batch != other.batch,
         paid=(lost, -saved[lost]) if -saved[lost] >= notable else None,
     )
@@ -158,12 +158,12 @@ def _turns(
     if len({row.batch for row in rows}) > 1:
         return (), (), words.OTHER_BATCHES
     models = [(row, model_of(row, runs[row.runs[0]])) for row in rows]
-    (first, winner), *others = models
+    (first, winner), *rivals = models
     if not isinstance(winner, Modelled):
         return (), (), words.turn_not_known(first.title, winner)
-    modelleds = [model for _, model in others if isinstance(model, Modelled)]
+    modelleds = [model for _, model in rivals if isinstance(model, Modelled)]
     if not modelleds:
-        row, why = others[0]
+        row, why = rivals[0]
         assert not isinstance(why, Modelled)
         return (), (), words.turn_not_known(row.title, why)
     turns = turns_against(winner, modelleds)
@@ -171,31 +171,31 @@ def _turns(
 
 
 def _turn_sentence(turns: Sequence[Turn], winner: SchemeRow) -> str:
-    found = [turn for turn in turns if turn.bandwidth_factor is not None]
-    if not found:
+    by_bandwidth = [turn for turn in turns if turn.bandwidth_factor is not None]
+    if not by_bandwidth:
         return words.no_turn(winner.title, FARTHEST)
-    slower = next((one for one in found if (one.bandwidth_factor or 0) < 1), None)
-    quicker = next((one for one in found if (one.bandwidth_factor or 0) > 1), None)
-    return " ".join(one.sentence for one in (slower, quicker) if one is not None)
+    slower = next((turn for turn in by_bandwidth if (turn.bandwidth_factor or 0) < 1), None)
+    quicker = next((turn for turn in by_bandwidth if (turn.bandwidth_factor or 0) > 1), None)
+    return " ".join(turn.sentence for turn in (slower, quicker) if turn is not None)
 
 
 def _caution(rows: Sequence[SchemeRow]) -> str:
     """What samples/s leave out."""
-    found = [words.unequal_updates(_updates(rows))]
+    cautions = [words.unequal_updates(_updates(rows))]
     winner = rows[0]
     schemes = [row for row in rows if row.held_out_loss is not None]
     best = min(schemes, key=lambda row: (row.held_out_loss or 0.0, row.title), default=None)
     if best is not None and winner.held_out_loss is not None and best.held_out_loss is not None:
         apart = winner.held_out_loss - best.held_out_loss
         if apart > LOSS_APART * abs(best.held_out_loss):
-            found.append(
+            cautions.append(
                 words.learned_less(winner.title, winner.held_out_loss, best.title, best.held_out_loss)
             )
     diverged = [row.title for row in rows if row.num_diverged]
     if diverged:
-        found.append(words.diverged(diverged))
+        cautions.append(words.diverged(diverged))
     disturbed = [row.title for row in rows if row.num_disturbed]
     if disturbed:
         share = sum(row.num_disturbed for row in rows) / sum(row.num_repeats for row in rows)
-        found.append(words.disturbed(share, disturbed))
-    return " ".join(filter(None, found))
+        cautions.append(words.disturbed(share, disturbed))
+    return " ".join(filter(None, cautions))

@@ -33,7 +33,7 @@ def surroundings(machine: MachineAnalysis | None, hosts: Sequence[Host]) -> Host
     if machine is None:
         return HostConditions()
     disturbed: dict[tuple[str, int], str] = {}
-    for disturbance in sorted(machine.disturbances, key=lambda found: -found.severity):
+    for disturbance in sorted(machine.disturbances, key=lambda disturbance: -disturbance.severity):
         if disturbance.within_steps and disturbance.kind in SLOW_COMPUTATION:
             for window in disturbance.windows:
                 disturbed.setdefault((disturbance.host, window), disturbance.title.removesuffix("."))

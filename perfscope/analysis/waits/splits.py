@@ -156,7 +156,7 @@ def _by_code(code: Int64, values: Int64, num_codes: int, buckets: Sequence[Share
 def _masked(
     table: LineTable, rank: int, mask: NDArray[np.bool_], total: Int64, start: Int64, end: Int64
 ) -> Int64:
-    """How much of each span [start, end) of a rank lies in masked segments."""
+    """How much of each span [start, end) of a rank is in masked segments."""
     both = np.stack((start, end))
     cells = table.places((rank, rank), both)
     until = table.until(total, mask, cells, both)

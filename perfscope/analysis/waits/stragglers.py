@@ -60,9 +60,11 @@ def input_waits(times: Mapping[int, RankStepTimes], steps: Set[int]) -> dict[int
     """step -> rank -> its wait for input, where that was measured."""
     result: dict[int, dict[int, int]] = {step: {} for step in steps}
     for rank, rank_step_times in times.items():
-        known = (rank_step_times.input_wait >= 0) & np.isin(rank_step_times.step, list(steps))
+        measured = (rank_step_times.input_wait >= 0) & np.isin(rank_step_times.step, list(steps))
         for step, waited in zip(
-            rank_step_times.step[known].tolist(), rank_step_times.input_wait[known].tolist(), strict=True
+            rank_step_times.step[measured].tolist(),
+            rank_step_times.input_wait[measured].tolist(),
+            strict=True,
         ):
             result[step][rank] = waited
     return result
@@ -85,7 +87,7 @@ class _Tally(Struct, eq=False):
 def step_stragglers(
     windows: Sequence[tuple[int, Sequence[JudgedCalls], Sequence[Late]]],
 ) -> tuple[StepStraggler, ...]:
-    """One for each traced step with collectives of which it can be told who was late.
+    """One for each traced step with collectives of which the late rank is known.
 
     Args:
         windows: (window, its matches, what `why_late` says of them).
@@ -99,18 +101,20 @@ def step_stragglers(
                 _count(calls, late, tallies, num_calls)
         for step in sorted(tallies):
             held = {rank: tally.held for rank, tally in tallies[step].items()}
-            rank = max(held, key=lambda one: (held[one], len(tallies[step][one].since), -one))
-            own = tallies[step][rank]
+            rank = max(
+                held, key=lambda candidate: (held[candidate], len(tallies[step][candidate].since), -candidate)
+            )
+            rank_tally = tallies[step][rank]
             result.append(
                 StepStraggler(
                     window=window,
                     step=step,
                     rank=rank,
-                    times=len(own.since),
+                    times=len(rank_tally.since),
                     num_calls=num_calls[step],
                     held_ns=held[rank],
-                    reason=own.cause.reason if own.cause else None,
-                    sentence=own.cause.sentence if own.cause else "",
+                    reason=rank_tally.cause.reason if rank_tally.cause else None,
+                    sentence=rank_tally.cause.sentence if rank_tally.cause else "",
                 )
             )
     return tuple(result)
@@ -160,8 +164,8 @@ def always_on(times: Mapping[int, RankStepTimes]) -> dict[int, list[AlwaysOn]]:
     result: dict[int, list[AlwaysOn]] = defaultdict(list)
     for what, column in ((_OUTSIDE, "outside_backward"), (_INPUT, "input_wait")):
         values = np.stack([_at(getattr(times[rank], column), times[rank].step, kept) for rank in ranks])
-        whole = (values >= 0).all(axis=0)
-        values = values[:, whole]
+        complete = (values >= 0).all(axis=0)
+        values = values[:, complete]
         if values.shape[1] < _FEWEST_UNTRACED:
             continue
         late_row = values.argmax(axis=0)
@@ -169,15 +173,15 @@ def always_on(times: Mapping[int, RankStepTimes]) -> dict[int, list[AlwaysOn]]:
         counts = np.bincount(late_row, minlength=len(ranks))
         row = int(counts.argmax())
         p_value = min(1.0, len(ranks) * binomial_tail(int(counts[row]), values.shape[1], 1 / len(ranks)))
-        own = excess[late_row == row]
-        if p_value < LIKELY and 2 * counts[row] > values.shape[1] and np.median(own) > 0:
+        of_row = excess[late_row == row]
+        if p_value < LIKELY and 2 * counts[row] > values.shape[1] and np.median(of_row) > 0:
             result[ranks[row]].append(
                 AlwaysOn(
                     rank=ranks[row],
                     what=what,
                     num_steps=values.shape[1],
                     times=int(counts[row]),
-                    excess_ns=round(float(np.median(own))),
+                    excess_ns=round(float(np.median(of_row))),
                     p_value=p_value,
                 )
             )
@@ -212,7 +216,7 @@ def pattern_of(
         return Pattern(persistent=(), pattern=None, reason=words.NO_TRACED_STEP)
     counts = Counter(straggler.rank for straggler in stragglers)
     standing_out = always_on(times)
-    found = []
+    patterns = []
     for rank, count in counts.most_common():
         p_value = min(1.0, num_ranks * binomial_tail(count, len(stragglers), 1 / num_ranks))
         held = sum(step_straggler.held_ns for step_straggler in stragglers if step_straggler.rank == rank)
@@ -220,9 +224,9 @@ def pattern_of(
         often = 2 * count > len(stragglers)
         if not ((p_value < LIKELY and len(stragglers) >= _FEWEST_STEPS) or (often and seen is not None)):
             continue
-        found.append(_persistent(rank, count, len(stragglers), p_value, held // len(stragglers), seen))
-    if found:
-        return Pattern(persistent=tuple(found), pattern="persistent", reason=found[0].sentence)
+        patterns.append(_persistent(rank, count, len(stragglers), p_value, held // len(stragglers), seen))
+    if patterns:
+        return Pattern(persistent=tuple(patterns), pattern="persistent", reason=patterns[0].sentence)
     if len(stragglers) < _FEWEST_STEPS:
         return Pattern(persistent=(), pattern=None, reason=words.too_few_steps(len(stragglers)))
     rank, count = counts.most_common(1)[0]
@@ -236,7 +240,7 @@ def pattern_of(
 def _confirms(standing_out: Sequence[AlwaysOn], held: float) -> AlwaysOn | None:
     """What stands out by an amount that can be the lateness of a traced step."""
     enough = [on for on in standing_out if on.excess_ns >= _CONFIRMS * held]
-    return max(enough, key=lambda one: one.excess_ns, default=None)
+    return max(enough, key=lambda straggler: straggler.excess_ns, default=None)
 
 
 def _persistent(

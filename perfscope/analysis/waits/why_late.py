@@ -3,8 +3,8 @@
 Each member's main line is followed from where all of them last stood at the same place (`common_start`) to
 its entry. What the late rank spent more on than the lower median of the others did is the reason: the parts'
 excesses add up to about its lateness, and the largest is named, if it is a third of it at least. Of
-computation it is the layer and phase with the largest excess. Where the excess is communication with somebody
-else, in which the rank waited itself, the reason is that other rank's, and so on up the chain.
+computation it is the layer and phase with the largest excess. Where the excess is communication with another
+rank else, in which the rank waited itself, the reason is that other rank's, and so on up the chain.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ _SIMPLE = {
 class Late(Struct, frozen=True, kw_only=True, eq=False):
     """Who was late to the calls of one match, and why; arrays of shape (calls,)."""
 
-    is_late: NDArray[np.bool_]  # somebody was, and it is known who
-    uncertain: NDArray[np.bool_]  # somebody may have been; the hosts' clocks leave open who
+    is_late: NDArray[np.bool_]  # a rank was, and it is known which
+    uncertain: NDArray[np.bool_]  # a rank may have been; the hosts' clocks leave open which
     lateness: Int64
     causes: Mapping[int, LateCause]  # call -> why; without those whose members are not all traced
 
@@ -113,8 +113,10 @@ def why_late(
     starts = common_starts(matches, table, usable)
     excess = excesses(matches, starts, table)
     late = [
-        (one.start_skew > 0) & ~open_ if len(one.ranks) > 1 else np.zeros(len(one.seq), dtype=bool)
-        for one, open_ in zip(matches, uncertain, strict=True)
+        (calls_of_kind.start_skew > 0) & ~open_
+        if len(calls_of_kind.ranks) > 1
+        else np.zeros(len(calls_of_kind.seq), dtype=bool)
+        for calls_of_kind, open_ in zip(matches, uncertain, strict=True)
     ]
     scene = _Scene(
         window=window,
@@ -136,19 +138,19 @@ def why_late(
         Late(
             is_late=late[index],
             uncertain=uncertain[index],
-            lateness=lateness(one),
+            lateness=lateness(calls_of_kind),
             causes=causes[index],
         )
-        for index, one in enumerate(matches)
+        for index, calls_of_kind in enumerate(matches)
     ]
 
 
-def lateness(one: JudgedCalls) -> Int64:
+def lateness(calls: JudgedCalls) -> Int64:
     """How far the last entry lies behind the lower median of the others'. Shape (calls,), ns."""
-    if len(one.ranks) < 2:
-        return np.zeros(len(one.seq), dtype=np.int64)
-    ordered = np.sort(one.enter, axis=0)
-    result: Int64 = ordered[-1] - ordered[(len(one.ranks) - 2) // 2]
+    if len(calls.ranks) < 2:
+        return np.zeros(len(calls.seq), dtype=np.int64)
+    ordered = np.sort(calls.enter, axis=0)
+    result: Int64 = ordered[-1] - ordered[(len(calls.ranks) - 2) // 2]
     return result
 
 
@@ -259,10 +261,10 @@ def _look_before(scene: _Scene, late: Lateness, calls: JudgedCalls, call: int) -
     """A step that began late: the always-on figures know how long the step before it waited for input."""
     step = int(calls.step[calls.late_row[call], call]) - 1
     waited = scene.input_of.get(step, {})
-    others = sorted(waited[rank] for rank in calls.ranks if rank in waited and rank != late.rank)
-    if late.rank not in waited or len(others) < len(calls.ranks) - 1:
+    other_waits = sorted(waited[rank] for rank in calls.ranks if rank in waited and rank != late.rank)
+    if late.rank not in waited or len(other_waits) < len(calls.ranks) - 1:
         return
-    excess = waited[late.rank] - others[(len(others) - 1) // 2]
+    excess = waited[late.rank] - other_waits[(len(other_waits) - 1) // 2]
     if excess >= _CLEAR * late.lateness_ns:
         late.reason, late.excess_ns, late.before = LateReason.INPUT_WAIT, excess, True
 
@@ -270,8 +272,8 @@ def _look_before(scene: _Scene, late: Lateness, calls: JudgedCalls, call: int) -
 def _is_stretched(excess: Excess, call: int) -> bool:
     """Whether computation took longer as well, as it does when another process has the CPU at times."""
     usual, late = int(excess.usual[LINE_COMPUTE, call]), int(excess.late[LINE_COMPUTE, call])
-    known = usual >= _LITTLE * int(excess.usual[:UNTRACED, call].sum())
-    return late >= _STRETCHED * usual if known else True
+    has_usual = usual >= _LITTLE * int(excess.usual[:UNTRACED, call].sum())
+    return late >= _STRETCHED * usual if has_usual else True
 
 
 def _blame_noise(scene: _Scene, late: Lateness, calls: JudgedCalls) -> None:
@@ -316,7 +318,7 @@ def _cause(late: Lateness) -> LateCause:
 
 
 def _follow(scene: _Scene) -> list[dict[int, LateCause]]:
-    """Every call's cause, through the calls in which the late rank waited for somebody else."""
+    """Every call's cause, through the calls in which the late rank waited for another one."""
     result: list[dict[int, LateCause]] = [{} for _ in scene.matches]
     before = _calls_before(scene)
     for (index, call), late_cause in scene.own.items():
@@ -378,9 +380,9 @@ def _calls_before(scene: _Scene) -> dict[_At, tuple[_At, bool]]:
         if rank not in of_rank:
             of_rank[rank] = _RankCalls.of(scene.matches, rows[rank])
         begin, end = int(scene.excess[index].begin[call]), int(calls.enter[row, call])
-        found = of_rank[rank].longest(begin, end, (index, call))
-        if found is not None:
-            result[index, call] = found
+        longest = of_rank[rank].longest(begin, end, (index, call))
+        if longest is not None:
+            result[index, call] = longest
     return result
 
 

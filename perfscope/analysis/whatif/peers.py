@@ -2,7 +2,7 @@
 
 Ranks are peers if they run the same layers (all ranks of data parallelism; the replicas of one stage of a
 pipeline). A rank's own time is what its line takes but for waiting: computation, optimizer, copies and idle
-time (Python, sleeping, a core shared with somebody else). Waiting for input is another cause and left out.
+time (Python, sleeping, a core shared with another process). Waiting for input is another cause and left out.
 """
 
 from __future__ import annotations

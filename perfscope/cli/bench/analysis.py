@@ -40,7 +40,7 @@ class Finished:
 
     Attributes:
         scheme: run.json's record of what was run, and where the ranks really were.
-        figures: by name; those that are None stand in `missing` with the reason. `bytes_per_step`: predicted,
+        figures: by name; those that are None are in `missing` with the reason. `bytes_per_step`: predicted,
             predicted_wire, recorded and wire, each by link class; None: not known.
     """
 

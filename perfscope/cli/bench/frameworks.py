@@ -165,7 +165,7 @@ def _cells(
 
     named = _named_pythons(pythons)
     for name in (*frameworks, *named):
-        find_framework(name)  # a name that nobody knows is no reason to start
+        find_framework(name)  # an unknown name is no reason to start
     for name in named.keys() - set(frameworks):
         raise UsageError(f"--python {name}=... is not among the --frameworks: {', '.join(frameworks)}")
     for name in models:

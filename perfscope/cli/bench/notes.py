@@ -47,7 +47,7 @@ def _has_period(job: Job) -> bool:
     from perfscope.runners.planning import plan
 
     if job.num_ranks == 1:
-        return True  # nothing is sent, so that nothing can be told
+        return True  # nothing is sent, so that there is nothing to report
     try:
         other = plan(replace(job.config, period=2))
     except BenchError:

@@ -48,7 +48,7 @@ class RecordingOptions:
 
 
 class RecordedRequest:
-    """A request, and the run directory that it was given: every duty is told a folder inside it.
+    """A request, and the run directory that it was given: every duty gets a folder inside it.
 
     Attributes:
         run_dir: known once the run has begun; None before, and where it could not be made.

@@ -177,7 +177,7 @@ def _run_scheme(scheme: str, asked: RecordingOptions, modifiers: tuple[str, ...]
 
 
 def _end_with_sweep() -> None:
-    """A run of a sweep ends when the sweep is killed, as if it were told to."""
+    """A run of a sweep ends when the sweep is killed, as if it were asked to."""
     sweep = os.environ.get(ENV_SWEEP, "")
     if sweep.isdigit() and int(sweep) == os.getppid():
         from perfscope.runners.starting.kernel import die_with_parent
@@ -196,7 +196,7 @@ def has_elder(environment: Mapping[str, str]) -> bool:
 def _require_room(output: Path | None, force: bool) -> None:
     """Refuses a place that will not be written, before any time is spent on the plan.
 
-    What stands in its way later (no rights, a full disk) is found when the directory is made.
+    What prevents it later (no rights, a full disk) is found when the directory is made.
 
     Raises:
         UsageError: something is there that must not be replaced.

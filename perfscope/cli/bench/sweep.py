@@ -153,7 +153,7 @@ def _plans(sweep: Sweep, names: frozenset[str] | None, file: Path) -> dict[str, 
 
 
 def _require_known_names(sweep: Sweep, file: Path) -> None:
-    """Raises BenchError where the file names schemes or models that nobody knows: one line for all."""
+    """Raises BenchError where the file names unknown schemes or models: one line for all."""
     from perfscope.runners.config import BenchError, parse_scheme
     from perfscope.runners.models.registry import find_model
     from perfscope.runners.schemes.registry import find_scheme

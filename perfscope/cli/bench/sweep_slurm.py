@@ -108,7 +108,7 @@ def cpus_of_nodes(wanted: Wanted) -> int | None:
 
 
 def machine_of(wanted: Wanted) -> dict[str, Any]:
-    """What the study runs on, for its heading: the nodes' own facts stand in their runs."""
+    """What the study runs on, for its heading: the nodes' own facts are in their runs."""
     import platform
     from importlib.metadata import version
 

@@ -116,7 +116,7 @@ def _add_to_history(result: CheckResult, asked: CheckOptions) -> list[tuple[str,
 
 
 def _is_baseline(history: Path, asked: CheckOptions) -> bool:
-    """Also where another base was named: the settings' baseline is what the next check is held against."""
+    """Also where another base was named: the settings' baseline is what the next check is compared with."""
     return any(
         baseline is not None and _same(history, baseline)
         for baseline in (asked.baseline, asked.settings.baseline)

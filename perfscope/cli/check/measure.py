@@ -49,7 +49,7 @@ class Trainer:
         sides: by name.
         recording: options of `perfscope run`.
         timeout_s: after which a run is ended and counts as failed; None = never.
-        signals: how we are told to end.
+        signals: how the process is asked to end.
     """
 
     name: str
@@ -149,7 +149,7 @@ def last_word(log: Path) -> str:
 def side_command(
     argv: Sequence[str], *, cwd: Path | None = None, environment: Mapping[str, str] | None = None
 ) -> SideCommand:
-    """A command here and as we are, unless told otherwise."""
+    """A command in this directory and environment, unless stated otherwise."""
     return SideCommand(
         words=tuple(argv),
         cwd=cwd if cwd is not None else Path.cwd(),

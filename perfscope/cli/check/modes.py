@@ -58,7 +58,7 @@ class _Base:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Held:
-    """What the head is held against: pairs with a base that is trained, too, runs, or a baseline."""
+    """What the head is compared with: pairs with a base that is trained, too, runs, or a baseline."""
 
     asked: CheckOptions
     name: str

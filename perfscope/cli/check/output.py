@@ -28,7 +28,7 @@ def say(text: str) -> None:
 
 
 def say_plainly(text: str) -> None:
-    """A line on stderr as it is. Where nobody listens any more, a measurement goes on all the same."""
+    """A line on stderr as it is. Where no reader is left, a measurement goes on all the same."""
     try:
         click.echo(text, err=True)
     except OSError:
@@ -114,7 +114,7 @@ def mute_dead_stderr() -> None:
     with suppress(OSError, ValueError, AttributeError):
         listener = select.poll()
         listener.register(sys.stderr.fileno(), 0)
-        if listener.poll(0):  # POLLERR, POLLHUP: told without being asked for
+        if listener.poll(0):  # POLLERR, POLLHUP: reported without being asked for
             _discard_stderr()
 
 

@@ -96,7 +96,7 @@ def _examine(
 
 
 def _live(scratch: Path) -> Context:
-    """This machine; we stand in for a rank, and ask for everything that is off by default."""
+    """This machine; this process replaces a rank, and asks for everything that is off by default."""
     from perfscope.collectors.context import live_context
 
     return live_context(pids=lambda: (os.getpid(),), out_dir=scratch, options={"stacks": True})

@@ -167,16 +167,16 @@ def _sources(survey: Survey, width: int, style: Style) -> Iterator[str]:
 
 def _together(sources: Sequence[SourceStatus]) -> list[tuple[SourceStatus, list[str]]]:
     """Each source, with the names of those that are missing for the same reason and left out for that."""
-    found: dict[object, tuple[SourceStatus, list[str]]] = {}
+    by_status: dict[object, tuple[SourceStatus, list[str]]] = {}
     for source in sources:
         capability = source.capability
         name = capability.collector
         key: object = name if capability.available else (capability.reason, capability.remedy)
-        if key in found:
-            found[key][1].append(name)
+        if key in by_status:
+            by_status[key][1].append(name)
         else:
-            found[key] = (source, [])
-    return list(found.values())
+            by_status[key] = (source, [])
+    return list(by_status.values())
 
 
 def _source(
@@ -185,11 +185,11 @@ def _source(
     capability = source.capability
     sign = mark(capability)
     space = " " * indent
-    words = _gives(source) if capability.available else (capability.reason or "no reason was given")
-    first, *rest = _wrapped(words, width, space)
-    shown = f"\x1b[{_COLOR[sign]}m{sign}\x1b[0m" if style.on else sign
-    yield f"  {shown} {pad(capability.collector, indent - 6)}  {first.lstrip()}"
-    yield from rest
+    reason_text = _gives(source) if capability.available else (capability.reason or "no reason was given")
+    first, *continued = _wrapped(reason_text, width, space)
+    sign_text = f"\x1b[{_COLOR[sign]}m{sign}\x1b[0m" if style.on else sign
+    yield f"  {sign_text} {pad(capability.collector, indent - 6)}  {first.lstrip()}"
+    yield from continued
     if not capability.available:
         if capability.remedy:
             yield from _wrapped(remedies[capability.remedy], width, space + "  ", space + "→ ")
@@ -200,8 +200,10 @@ def _source(
     for absent in capability.absent:
         reasons.setdefault((absent.reason, absent.remedy), []).append(absent.what)
     for (reason, remedy), parts in reasons.items():
-        words = reason if parts == [NOTE] else f"{_several(parts)}: {reason}"
-        yield from _wrapped(words, width, space + "  ", f"{space}{PARTLY if parts == [NOTE] else MISSING} ")
+        reason_text = reason if parts == [NOTE] else f"{_several(parts)}: {reason}"
+        yield from _wrapped(
+            reason_text, width, space + "  ", f"{space}{PARTLY if parts == [NOTE] else MISSING} "
+        )
         if remedy:
             yield from _wrapped(remedies[remedy], width, space + "    ", f"{space}  → ")
 
@@ -236,13 +238,13 @@ def _trials(survey: Survey, trials: Sequence[CollectorTrial], width: int) -> Ite
         each = trial.cpu_ns / trial.samples if trial.samples else None
         gave = [] if trial.collector in without else [counted(trial.readings, "reading")]
         cost = f"{units.format_ns(each)} of CPU per sample"
-        words = ", ".join([counted(trial.samples, "sample"), *gave, cost]) if trial.samples else "not read"
+        outcome = ", ".join([counted(trial.samples, "sample"), *gave, cost]) if trial.samples else "not read"
         if trial.failed:
-            words += f", {trial.failed} not read"
+            outcome += f", {trial.failed} not read"
         silent = not trial.readings and trial.collector not in without
         bad = trial.fault or (silent and trial.failed)
         sign = MISSING if bad else PARTLY if trial.stopped or trial.failed or silent else AVAILABLE
-        yield f"  {sign} {pad(trial.collector, size)}  {words}"
+        yield f"  {sign} {pad(trial.collector, size)}  {outcome}"
         for text in [*([trial.fault] if trial.fault else []), *trial.stopped]:
             yield from _wrapped(text, width, " " * (size + 6))
 
@@ -322,9 +324,9 @@ def _ceiling_note(entry: MeasuredCeiling) -> str:
 
 def _several(names: Sequence[str]) -> str:
     """Names one after another; of many only the first."""
-    rest = len(names) - _MOST_NAMES
-    shown = [*names[:_MOST_NAMES], f"{rest} more"] if rest > 1 else names
-    return ("; " if any("," in name for name in shown) else ", ").join(shown)
+    num_more = len(names) - _MOST_NAMES
+    listed = [*names[:_MOST_NAMES], f"{num_more} more"] if num_more > 1 else names
+    return ("; " if any("," in name for name in listed) else ", ").join(listed)
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -113,7 +113,7 @@ def command(
         ),
     )
     if not report.predictions:
-        reasons = [f"{who}: {reason}" for who, reason in grouped(report.refusals)]
+        reasons = [f"{plans}: {reason}" for plans, reason in grouped(report.refusals)]
         raise PerfscopeError("nothing can be predicted: " + "; ".join(reasons))
     notes = [*loaded.notes, *([assumed] if assumed else [])]
     print_result(
@@ -164,15 +164,15 @@ def settle_mode(runs: Sequence[MeasuredRun], asked: str | None) -> tuple[str, st
             return "weak", "weak scaling is taken, as the batch is not known: every rank keeps its own"
         of_size.setdefault(run.plan.num_ranks, []).append(run.plan.batch)
     alike = all(max(batches) <= _SAME_BATCH * min(batches) for batches in of_size.values())
-    told, reason = None, "the runs of one number of ranks have several batches"
+    mode_found, reason = None, "the runs of one number of ranks have several batches"
     if len(of_size) > 1 and alike:
         samples = {num: batches[0] / num for num, batches in of_size.items()}
-        told, why = detect_mode(samples)
-        reason = mode_text(why, samples, told)
+        mode_found, why = detect_mode(samples)
+        reason = mode_text(why, samples, mode_found)
     elif alike:
         reason = "the runs have one number of ranks"
-    if told is not None:
-        return told, reason
+    if mode_found is not None:
+        return mode_found, reason
     return "strong", f"strong scaling is assumed ({reason}); --mode weak keeps the batch per rank"
 
 
@@ -182,10 +182,12 @@ def _plans(
     if loaded.configs and _has_torch(loaded, names):
         from perfscope.cli.predict.plans import bench_plans
 
-        found = names or tuple(name for name in loaded.configs if name != "serial" or set(sizes) == {1})
+        scheme_names = names or tuple(
+            name for name in loaded.configs if name != "serial" or set(sizes) == {1}
+        )
         return bench_plans(
             loaded.configs,
-            found or ("dp.ddp",),
+            scheme_names or ("dp.ddp",),
             sizes,
             per_host,
             _batches(loaded.runs, sizes, mode, batch),
@@ -219,12 +221,12 @@ def _script_plans(
             f"runs of a script only show {DDP}, its own scheme; other schemes are predicted from runs of "
             f"`perfscope bench run`"
         )
-    known = all(run.plan.batch is not None for run in loaded.runs)
-    if batch is not None and not known:
+    have_batch = all(run.plan.batch is not None for run in loaded.runs)
+    if batch is not None and not have_batch:
         raise UsageError(
             "--batch needs runs whose batch is known; record them with --samples-per-step, or leave it out"
         )
-    batches = _batches(loaded.runs, sizes, mode, batch) if known else {}
+    batches = _batches(loaded.runs, sizes, mode, batch) if have_batch else {}
     plans, refusals = [], []
     for size in sizes:
         try:
@@ -232,7 +234,7 @@ def _script_plans(
                 raise ValueError(
                     f"{size} ranks do not divide into hosts of {per_host}; change --ranks-per-host"
                 )
-            of_size = float(batches[size]) if known else None
+            of_size = float(batches[size]) if have_batch else None
             plans.append(script_plan(loaded.runs, loaded.buckets, size, min(per_host, size), of_size))
         except ValueError as error:  # noqa: PERF203 - each size is refused by itself
             refusals.append(Refusal(scheme=DDP, num_ranks=size, reason=str(error)))
@@ -249,15 +251,15 @@ def _batches(
     """
     weak = mode == "weak"
     if batch is None:
-        known = {
+        batches = {
             round((run.plan.batch or 0) / (run.plan.num_ranks if weak else 1))
             for run in runs
             if run.plan.batch
         }
-        if len(known) != 1:
+        if len(batches) != 1:
             raise UsageError(
                 f"the runs have several batches{' per rank' if weak else ''} "
-                f"({', '.join(map(str, sorted(known)))}); say which with --batch"
+                f"({', '.join(map(str, sorted(batches)))}); say which with --batch"
             )
-        batch = known.pop()
+        batch = batches.pop()
     return {size: batch * size if weak else batch for size in sizes}

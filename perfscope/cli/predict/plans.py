@@ -95,14 +95,14 @@ def _sharing(traffic: Mapping[int, Sequence[Traffic]], hosts: Sequence[int]) -> 
             if len(call.members) > 1 and call.collective != "send":
                 groups[_kind(call)].add(call.members)
     return {
-        kind: sharing(kind[0], [[hosts[rank] for rank in members] for members in found])
-        for kind, found in groups.items()
+        kind: sharing(kind[0], [[hosts[rank] for rank in members] for members in group])
+        for kind, group in groups.items()
     }
 
 
 def _row(call: Traffic, hosts: Sequence[int], shared: Mapping[_Kind, float]) -> PlannedCall:
-    places = [hosts[rank] for rank in call.members]
-    where = link_class(places)
+    hosts_of_members = [hosts[rank] for rank in call.members]
+    where = link_class(hosts_of_members)
     return PlannedCall(
         collective=call.collective,
         num_ranks=len(call.members),
@@ -111,7 +111,7 @@ def _row(call: Traffic, hosts: Sequence[int], shared: Mapping[_Kind, float]) -> 
         link_class=where,
         sharing=shared.get(_kind(call), 1.0) if where == BETWEEN_HOSTS else 1.0,
         what=call.what,
-        inside_too=uses_inside(call.collective, places),
+        inside_too=uses_inside(call.collective, hosts_of_members),
     )
 
 
@@ -137,7 +137,7 @@ def bench_plans(
         What is possible, and why the others are not.
 
     Raises:
-        BenchError: a scheme that nobody knows.
+        BenchError: an unknown scheme.
     """
     plans: list[Plan] = []
     refusals: list[Refusal] = []
@@ -158,9 +158,11 @@ def bench_plans(
         return plans, refusals
     refused = [refusals[number] for number in cut]
     batch = batch_of[refused[0].num_ranks]
-    found = None if weak else _batch_for_all(configs, refused, sizes, ranks_per_host, batch)
+    common_batch = None if weak else _batch_for_all(configs, refused, sizes, ranks_per_host, batch)
     for number, batch_error in cut.items():
-        refusals[number] = structs.replace(refusals[number], reason=_say_batch(batch_error, found, weak))
+        refusals[number] = structs.replace(
+            refusals[number], reason=_say_batch(batch_error, common_batch, weak)
+        )
     return plans, refusals
 
 
@@ -205,11 +207,11 @@ def _batch_for_all(
     return None
 
 
-def _say_batch(error: BatchError, found: int | None, weak: bool) -> str:
+def _say_batch(error: BatchError, common_batch: int | None, weak: bool) -> str:
     """A planner's "; use 42, or other ranks" in this command's options: its number is of one size only."""
     fact = error.fact
-    if found is not None:
-        return f"{fact}; --batch {found} can be cut for all sizes asked for"
+    if common_batch is not None:
+        return f"{fact}; --batch {common_batch} can be cut for all sizes asked for"
     if weak:
         return f"{fact}; choose another batch per rank with --batch, or other --world-sizes"
     return f"{fact}; --batch {error.usable} can, or choose other --world-sizes"

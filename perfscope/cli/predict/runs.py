@@ -54,16 +54,16 @@ def run_folders(paths: Sequence[Path]) -> list[Path]:
     Raises:
         RunDirectoryError: one is neither.
     """
-    found: list[Path] = []
+    folders: list[Path] = []
     for path in paths:
         study = path / STUDY_JSON
         if study.is_file():
-            found += _runs_of(study)
+            folders += _runs_of(study)
         elif (path / "run.json").is_file():
-            found.append(path)
+            folders.append(path)
         else:
             raise RunDirectoryError(f"{path} is neither a run directory nor a study: it has no run.json")
-    return list({path.resolve(): path for path in found}.values())
+    return list({path.resolve(): path for path in folders}.values())
 
 
 def _runs_of(study: Path) -> list[Path]:
@@ -93,25 +93,25 @@ def load_runs(paths: Sequence[Path]) -> Loaded:
     backends: set[str] = set()
     is_bench: set[bool] = set()
     folders = run_folders(paths)
-    shown = sys.stderr.isatty()
+    show_progress = sys.stderr.isatty()
     for number, path in enumerate(folders, 1):
         name = path.name
-        if shown:
+        if show_progress:
             click.echo(f"\r\x1b[Kreading run {number} of {len(folders)}", nl=False, err=True)
         try:
-            one = _load(_up_to_date(path), name)
+            loaded_run = _load(_up_to_date(path), name)
         except (NotUsable, RunDirectoryError, TraceError) as error:
             notes.append(f"{name} is left out: {error}")
             continue
         finally:
-            if shown:
+            if show_progress:
                 click.echo("\r\x1b[K", nl=False, err=True)
-        runs.append(one.run)
-        is_bench.add(one.config is not None)
-        if one.config is not None:
-            configs.setdefault(one.config.full_name, one.config)
-        buckets = buckets or one.buckets
-        backends |= {one.backend} if one.backend else set()
+        runs.append(loaded_run.run)
+        is_bench.add(loaded_run.config is not None)
+        if loaded_run.config is not None:
+            configs.setdefault(loaded_run.config.full_name, loaded_run.config)
+        buckets = buckets or loaded_run.buckets
+        backends |= {loaded_run.backend} if loaded_run.backend else set()
     if not runs:
         raise RunDirectoryError("no run can be used: " + "; ".join(notes))
     if len(is_bench) > 1:

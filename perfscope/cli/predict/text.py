@@ -53,7 +53,7 @@ def prediction_text(report: PredictionReport, ranks_per_host: int, notes: Sequen
             *("N", "scheme", "mesh", "predicted", "95 % interval", "measured", "samples/s", "efficiency"),
             *("× best", "notes"),
         ),
-        [_row(one, numbers) for one in report.predictions],
+        [_row(prediction, numbers) for prediction in report.predictions],
     )
     lines += ["", "Of the step", *_composition(report.predictions)]
     if report.best:
@@ -64,7 +64,7 @@ def prediction_text(report: PredictionReport, ranks_per_host: int, notes: Sequen
         lines.append("")
     lines += [f"[{index}] {warning}" for warning, index in numbers.items()]
     lines += [f"note: {warning}" for warning in general]
-    lines += [f"not predicted: {who}: {reason}" for who, reason in grouped(report.refusals)]
+    lines += [f"not predicted: {plans}: {reason}" for plans, reason in grouped(report.refusals)]
     return "\n".join(lines) + "\n"
 
 
@@ -119,16 +119,16 @@ def grouped(refusals: Sequence[Refusal]) -> list[tuple[str, str]]:
     for refusal in refusals:
         sizes[refusal.reason, refusal.scheme].append(refusal.num_ranks)
     schemes: dict[tuple[str, tuple[int, ...]], list[str]] = defaultdict(list)
-    for (reason, scheme), found in sizes.items():
-        schemes[reason, tuple(found)].append(scheme)
+    for (reason, scheme), num_ranks in sizes.items():
+        schemes[reason, tuple(num_ranks)].append(scheme)
     return [
-        (f"{_listed(names)} at {_listed([*map(str, found)])} rank{'' if found == (1,) else 's'}", reason)
-        for (reason, found), names in schemes.items()
+        (f"{_listed(names)} at {_listed([*map(str, scheme)])} rank{'' if scheme == (1,) else 's'}", reason)
+        for (reason, scheme), names in schemes.items()
     ]
 
 
-def _listed(words: Sequence[str]) -> str:
-    return joined(words)
+def _listed(names: Sequence[str]) -> str:
+    return joined(names)
 
 
 def _composition(predictions: Sequence[Prediction]) -> list[str]:

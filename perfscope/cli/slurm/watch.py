@@ -121,7 +121,7 @@ class Teller:
             say(text)
 
     def _show_live(self, key: str, line: str, text: str) -> None:
-        """Over the line before. One that wraps cannot be written over: it is told whole once, then cut."""
+        """Over the previous line. One that wraps cannot be replaced: it is printed once in full, then cut."""
         width = shutil.get_terminal_size().columns - 1
         if len(line) > width:
             if key != self._said:

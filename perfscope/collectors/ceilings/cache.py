@@ -65,7 +65,7 @@ class Cache:
 
     @contextmanager
     def locked(self) -> Iterator[bool]:
-        """Be the only one to measure this host. Gives False when somebody else still did after WAIT_S.
+        """Be the only one to measure this host. Gives False if another process still did after WAIT_S.
 
         Where no lock can be had (no rights, a file system without), everybody is alone.
         """

@@ -95,7 +95,7 @@ def _nodes(ctx: Context, cores: list[int]) -> tuple[LocalNode, ...]:
 
 
 def last_level_bytes(ctx: Context, cpus: tuple[int, ...]) -> int:
-    """Sum of the last-level caches that these CPUs have; 0 when it is not told."""
+    """Sum of the last-level caches that these CPUs have; 0 if it is not known."""
     indexes = ctx.glob(f"{_CPUS}/cpu{cpus[0]}/cache/index[0-9]*") if cpus else []
     levels = {index: ctx.read_int(f"{index}/level") or 0 for index in indexes}
     if not levels:

@@ -142,7 +142,8 @@ def _run_numpy(
     script = Path(__file__).with_name("kernels_numpy.py")
     names = ("OPENBLAS", "OMP", "MKL", "BLIS", "VECLIB_MAXIMUM", "NUMEXPR")
     environment = {f"{name}_NUM_THREADS": str(threads) for name in names}
-    # The process is told to end a little earlier than it would be killed: then it says what it left out.
+    # The process is asked to end a little earlier than it would be killed, so that it reports what it left
+    # out.
     plan = {"deadline": deadline - _MARGIN_S, "tasks": tasks}
     answer = run_child(sys.executable, script, plan, environment, deadline)
     _sort(answer.lines, entries, missing)

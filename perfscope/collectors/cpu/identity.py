@@ -1,4 +1,4 @@
-"""Which processor this is: what decides how its counters are programmed and its memory is told apart."""
+"""Which processor this is: what decides how its counters are programmed and its memory is identified."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ class CpuIdentity:
     """From the first processor of /proc/cpuinfo.
 
     Attributes:
-        vendor: "GenuineIntel", "AuthenticAMD", ...; "" = not told (not an x86, or a tree without the file).
-        family, model: as the kernel prints them, decimal; -1 = not told.
-        name: marketing name; None = not told.
+        vendor: "GenuineIntel", "AuthenticAMD", ...; "" = not known (not an x86, or a tree without the file).
+        family, model: as the kernel prints them, decimal; -1 = not known.
+        name: marketing name; None = not known.
         flags: its features.
     """
 

@@ -7,7 +7,7 @@ come from the processes that can be seen.
 Of the run are the ranks, everything below them, whatever has this run's PERFSCOPE_RUN_DIR in its
 environment with everything below, and the sampler; so are ranks of the run's other hosts that share this
 kernel. Their ancestors (a shell, mpirun's daemon) count with their own time only. Threads of the kernel and
-interrupts belong to nobody.
+interrupts belong to no process.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ KERNEL_WORTH_NAMING = 0.5
 MAX_NAMED = 5
 NAMING_NS = 10 * SECOND_NS  # the same neighbor is named this often,
 CHANGED_NS = 3 * SECOND_NS  # or after so long already,
-CHANGED = 0.2  # where it uses so many CPUs more or fewer than was told
+CHANGED = 0.2  # where it uses so many CPUs more or fewer than was reported
 COMMAND_LENGTH = 80
 MAX_COST_RATIO = 1 / 300  # a scan that takes longer (thousands of processes) is made less often
 _DEBT_TICKS_PER_CPU = 2  # by so much the two clocks may disagree, per look
@@ -49,7 +49,7 @@ _COMMAND_BYTES = 4096  # of a command line that are looked at
 
 
 class _Group(NamedTuple):
-    """Neighbors of one name and user, told about as one."""
+    """Neighbors of one name and user, reported as one."""
 
     name: str
     user: str
@@ -70,7 +70,7 @@ class _Tally:
         self.pids: dict[int, int] = {}
 
     def is_due(self, cpus: float, worth: float, now_ns: int) -> bool:
-        """Whether a group that uses `cpus` is to be named now; a fall is told however little is left."""
+        """Whether a group that uses `cpus` is to be named now; a fall is reported however little is left."""
         if self.named_ns is None:
             return cpus >= worth
         age_ns = now_ns - self.named_ns
@@ -268,7 +268,7 @@ class Neighbors(BaseCollector):
         return active
 
     def _forget(self, now_ns: int) -> None:
-        """Begin anew with groups that were told about, or used too little for long; drop those that ended."""
+        """Begin anew with groups that were reported, or used too little for long; drop those that ended."""
         for group, tally in list(self._tallies.items()):
             if tally.ticks:
                 if tally.named_ns == now_ns or now_ns - tally.since_ns >= NAMING_NS:
@@ -326,7 +326,7 @@ def _metric(clock_ticks: int) -> Metric:
 def busy_ticks(stat: bytes) -> tuple[int, int]:
     """user + nice + system of the whole machine, and the number of CPUs.
 
-    Guests are inside user; interrupts are left out, as they are nobody's.
+    Guests are inside user; interrupts are left out, as they belong to no process.
 
     Raises:
         ValueError: not a /proc/stat.
@@ -344,7 +344,7 @@ def busy_ticks(stat: bytes) -> tuple[int, int]:
 
 
 def _age(key: Key) -> tuple[int, int]:
-    """Parents before children: nobody is older than its parent, but for those that were adopted."""
+    """Parents before children: no process is older than its parent, but for those that were adopted."""
     return key[1], key[0]
 
 

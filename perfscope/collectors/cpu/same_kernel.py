@@ -2,7 +2,7 @@
 
 Each host's sampler leaves in hosts/<host>/kernel which kernel it runs on and how that numbers processes.
 Where another host of the run has left the same, its hosts/<host>/pids are processes that can be seen here.
-On every other host the same number is somebody else.
+On every other host the same number is another process.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class SameKernel:
 
 
 def _name_of_kernel(ctx: Context) -> str:
-    """This boot of this kernel, and the PID namespace; "" where it cannot be told."""
+    """This boot of this kernel, and the PID namespace; "" where it is not known."""
     boot = ctx.read_or(_BOOT)
     try:
         namespace = str(ctx.path("/proc/self/ns/pid").readlink())

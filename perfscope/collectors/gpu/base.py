@@ -53,7 +53,7 @@ class Vendor(Protocol):
         ...
 
     def num_usable(self, ctx: Context) -> int | None:
-        """Devices whose files in /dev this process sees, before `visibility`; None = cannot be told."""
+        """Devices whose files in /dev this process sees, before `visibility`; None = not known."""
         ...
 
     def peaks(self, name: str) -> tuple[TheoreticalPeak, ...]:

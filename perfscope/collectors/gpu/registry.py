@@ -174,7 +174,7 @@ def visible_devices(ctx: Context, environment: Mapping[str, str]) -> list[Entry]
 
 
 def num_visible(ctx: Context, environment: Mapping[str, str]) -> int | None:
-    """How many devices a framework sees, by the files in /dev; None = cannot be told."""
+    """How many devices a framework sees, by the files in /dev; None = not known."""
     for vendor in vendors():
         present = vendor.num_usable(ctx)
         if present is None:

@@ -32,7 +32,7 @@ class Processors:
     Attributes:
         package_of: CPU -> package (socket) number.
         core_of: CPU -> one name for all threads of its core.
-        online: CPU list; "" = not told.
+        online: CPU list; "" = not known.
     """
 
     package_of: dict[int, int]

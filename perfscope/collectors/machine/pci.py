@@ -25,7 +25,7 @@ class PciLocation:
         pci: address of the nearest PCI device above it, "0000:3b:00.0"; None = not on PCI.
         folder: sysfs folder of that device; "" = not on PCI.
         numa_node: None = the firmware does not say (-1).
-        cpus: those near it; "" = not told, or all the same.
+        cpus: those near it; "" = not known, or all the same.
     """
 
     pci: str | None = None
@@ -94,7 +94,7 @@ def path_between(first_device: PciLocation, other: PciLocation, num_nodes: int) 
     """What two PCI devices have between them, in the words that vendors' tools print.
 
     PIX at most one bridge or switch · PXB several · PHB the same host bridge · NODE several host bridges
-    of one NUMA node · SYS the link between sockets (also where the nodes are not told).
+    of one NUMA node · SYS the link between sockets (also where the nodes are not known).
     """
     first, second = _below_root(first_device.folder), _below_root(other.folder)
     if not first or not second or first[0] != second[0]:

@@ -170,7 +170,7 @@ def encode(terms: str, formats: Mapping[str, str]) -> tuple[int, int, int]:
 
     Args:
         terms: `name=value` or a bare name (1), joined by commas.
-        formats: content of the PMU's format/ files: {"umask": "config:8-15"}. A field may lie in
+        formats: content of the PMU's format/ files: {"umask": "config:8-15"}. A field may be in
             several places, ``config:0-7,32-35``: its low bits go to the first.
 
     Raises:
@@ -205,7 +205,8 @@ def _rows(cpu: CpuIdentity, knights: bool) -> tuple[_Raw, ...]:
     if knights:
         return _KNIGHTS
     intel = cpu.vendor == "GenuineIntel" and cpu.family == 6
-    # AMD's units have the same events wherever they exist: on families 25 and 26, and where nobody tells.
+    # AMD's units have the same events wherever they exist: on families 25 and 26, and where the family is not
+    # known.
     return (_INTEL_MODELS.get(cpu.model, ()) if intel else ()) + _ZEN4 + (_ZEN1 if _is_zen1(cpu) else ())
 
 
@@ -293,7 +294,7 @@ def _cpumask(ctx: Context, pmu: str) -> tuple[int, ...]:
 
 
 def _socket(ctx: Context, cpu: int, cpus: Sequence[int]) -> str:
-    """The socket of a CPU; where the topology is not told, its place among the CPUs of the masks."""
+    """The socket of a CPU; where the topology is not known, its place among the CPUs of the masks."""
     package = ctx.read_int(f"/sys/devices/system/cpu/cpu{cpu}/topology/physical_package_id")
     return str(cpus.index(cpu) if package is None else package)
 

@@ -22,7 +22,7 @@ class NetNamespaces:
     Args:
         ctx: gives the ranks.
         name: file below /proc/PID/net.
-        lost: told the namespace and the reason when its file cannot be opened.
+        lost: called with the namespace and the reason when its file cannot be opened.
     """
 
     def __init__(self, ctx: Context, name: str, lost: Callable[[str, OSError], None]) -> None:
@@ -84,7 +84,7 @@ def own_process(ctx: Context) -> list[str]:
 
 
 def namespace_of(ctx: Context, process: str) -> str:
-    """Number of a process's network namespace; "" = cannot be told (gone, or another user's)."""
+    """Number of a process's network namespace; "" = not known (gone, or another user's)."""
     try:
         target = ctx.path(f"/proc/{process}/ns/net").readlink().name
     except OSError:

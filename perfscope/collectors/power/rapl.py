@@ -32,7 +32,7 @@ class Zone:
     Attributes:
         folder: below /sys/class/powercap.
         domain: label that is unique on the machine: package-0, dram-0, core-0, psys.
-        limit: raw value (µJ) at which it wraps; None = not told.
+        limit: raw value (µJ) at which it wraps; None = not known.
     """
 
     folder: str

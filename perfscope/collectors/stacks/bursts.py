@@ -188,7 +188,7 @@ class StackBursts(BaseCollector):
             return True
         try:
             ended, _, usage = os.wait4(burst.child, os.WNOHANG)
-        except ChildProcessError:  # somebody else has waited for it
+        except ChildProcessError:  # another thread has waited for it
             burst.child = 0
             return True
         if not ended:

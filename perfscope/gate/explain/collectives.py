@@ -63,21 +63,21 @@ def collective_evidence(sides: Sides, slowdown: float) -> CollectiveEvidence:
         paired=sides.paired and all(run.composition for run in sides.runs),
     )
     names = list(dict.fromkeys(use.name for run in traced.runs for use in run.collectives))
-    kinds = [one for name in names if (one := _kind(traced, name, slowdown)) is not None]
-    known = min(len(traced.base), len(traced.head)) > 0
+    kinds = [evidence for name in names if (evidence := _kind(traced, name, slowdown)) is not None]
+    is_traced = min(len(traced.base), len(traced.head)) > 0
     if not kinds:
-        return CollectiveEvidence(known=known)
+        return CollectiveEvidence(known=is_traced)
     costs = [_cost(kind) for kind in kinds]
-    moved = [one for one in kinds if one.changed or one.duration.is_certain]
-    moved.sort(key=lambda one: (not one.changed, -abs(_size(one))))
-    changed = tuple(one.name for one in moved if one.changed)
+    moved = [kind for kind in kinds if kind.changed or kind.duration.is_certain]
+    moved.sort(key=lambda kind: (not kind.changed, -abs(_size(kind))))
+    changed = tuple(kind.name for kind in moved if kind.changed)
     return CollectiveEvidence(
-        moves=tuple(_moved(one) for one in moved),
+        moves=tuple(_moved(kind) for kind in moved),
         changed=changed,
         cost_ns=math.fsum(cost for cost, _ in costs),
         deviation_ns=math.sqrt(math.fsum(deviation**2 for _, deviation in costs)),
-        waiting=not changed and all(one.transfer is not None and one.transfer.low <= 0 for one in kinds),
-        known=known,
+        waiting=not changed and all(kind.transfer is not None and kind.transfer.low <= 0 for kind in kinds),
+        known=is_traced,
     )
 
 
@@ -94,7 +94,8 @@ def _kind(sides: Sides, name: str, slowdown: float) -> _Kind | None:
         transfer=transfer.scaled(1 / slowdown) if transfer else None,
         calls=(statistics.median(calls[0]), statistics.median(calls[1])),
         bytes=(_middle(sizes[0]), _middle(sizes[1])),
-        changed=_apart(*calls) or _apart(*([one for one in own if one is not None] for own in sizes)),
+        changed=_apart(*calls)
+        or _apart(*([size for size in of_side if size is not None] for of_side in sizes)),
     )
 
 
@@ -105,8 +106,8 @@ def _use(run: RunFigures, name: str) -> CollectiveUse:
 
 
 def _middle(values: Sequence[float | None]) -> float | None:
-    known = [one for one in values if one is not None]
-    return statistics.median(known) if known else None
+    present = [value for value in values if value is not None]
+    return statistics.median(present) if present else None
 
 
 def _apart(base: Sequence[float], head: Sequence[float]) -> bool:
@@ -142,14 +143,14 @@ def _size(kind: _Kind) -> float:
 
 
 def _moved(kind: _Kind) -> Moved:
-    told = []
+    facts = []
     if _apart((kind.calls[0],), (kind.calls[1],)):
-        told.append(words.calls_changed(*kind.calls))
+        facts.append(words.calls_changed(*kind.calls))
     before, after = kind.bytes
     if before is not None and after is not None and _apart((before,), (after,)):
-        told.append(words.bytes_changed(before, after))
+        facts.append(words.bytes_changed(before, after))
     if not kind.changed:
-        told.append(words.AS_BEFORE)
+        facts.append(words.AS_BEFORE)
     return Moved(
         kind="collective",
         what=kind.name,
@@ -159,5 +160,5 @@ def _moved(kind: _Kind) -> Moved:
         change_ns=kind.duration.change,
         low_ns=kind.duration.low,
         high_ns=kind.duration.high,
-        note=", ".join(told),
+        note=", ".join(facts),
     )

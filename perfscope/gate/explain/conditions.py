@@ -83,7 +83,7 @@ def around(sides: Sides) -> Around:
     settings = _settings(sides)
     differences += settings
     return Around(
-        differences=tuple(sorted(differences, key=lambda one: not one.weighty)),
+        differences=tuple(sorted(differences, key=lambda difference: not difference.weighty)),
         explained=explained,
         settings=tuple(difference for difference in settings if difference.weighty),
     )
@@ -188,7 +188,7 @@ def _settings(sides: Sides) -> list[Difference]:
                     title=f"{words.KINDS[kind]} {name}",
                 )
             )
-    return [one for one in differences if one is not None]
+    return [difference for difference in differences if difference is not None]
 
 
 def _names(sides: Sides, of: Callable[[RunFigures], Mapping[str, object]]) -> list[str]:
@@ -211,8 +211,8 @@ def _setting(
         one_each: weighty only where each side has a single value: of several, the noise of a side tells.
         title: where it is not that of words.SETTINGS.
     """
-    base = {one for run in sides.base if (one := value(run))}
-    head = {one for run in sides.head if (one := value(run))}
+    base = {setting for run in sides.base if (setting := value(run))}
+    head = {setting for run in sides.head if (setting := value(run))}
     if not base or not head or base == head:
         return None
     weighty = heavy and not base & head and (not one_each or len(base) == len(head) == 1)
@@ -229,7 +229,7 @@ def _dirty(run: RunFigures) -> str:
 
 
 def _command(sides: Sides) -> Difference | None:
-    """Of two single commands only the words that differ are told."""
+    """Of two single commands only the words that differ are listed."""
     base = {run.surroundings.command for run in sides.base if run.surroundings.command}
     head = {run.surroundings.command for run in sides.head if run.surroundings.command}
     if len(base) != 1 or len(head) != 1:
@@ -245,5 +245,7 @@ def _command(sides: Sides) -> Difference | None:
         tail += 1
     # The word before tells whose value it is: `--amount 0` says more than `0`.
     start = max(0, same - 1) if same and first[same - 1].startswith("-") else same
-    before, after = (shlex.join(one[start : len(one) - tail]) or words.NOTHING for one in (first, second))
+    before, after = (
+        shlex.join(command[start : len(command) - tail]) or words.NOTHING for command in (first, second)
+    )
     return _difference("command", words.SETTINGS["command"], (_listed([before]), _listed([after])), False)

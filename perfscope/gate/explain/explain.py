@@ -63,7 +63,7 @@ def explain(
         verdicts: the check's; that of step_p10 says whether there is something to explain.
 
     Raises:
-        Nothing: what cannot be told is said in `notes`.
+        Nothing: what is not known is listed in `notes`.
     """
     sides = sides_of(base, head)
     surroundings = around(sides) if sides.base and sides.head else Around()
@@ -147,7 +147,7 @@ def _direction(step: Shift, deciding: MetricVerdict | None) -> int:
         return -1
     if state == "ok":
         return 0
-    # Nobody judged it, so it must be clearer than an interval that leaves out zero.
+    # It was not judged, so it must be clearer than an interval that leaves out zero.
     if abs(step.change) > max(LEAST * step.base, 3 * step.deviation) and step.is_certain:
         return 1 if step.change > 0 else -1
     return 0

@@ -77,7 +77,9 @@ def layer_evidence(sides: Sides, step_ns: float, slowdown: float) -> LayerEviden
         excess += shift.change
         variance += shift.deviation**2
         moves.append(
-            _moved(name, shift, {key: (own * scale)[:, at] for key, own in phases.items()}, num_base, used)
+            _moved(
+                name, shift, {key: (phase * scale)[:, at] for key, phase in phases.items()}, num_base, used
+            )
         )
     moves.sort(key=lambda moved: -abs(moved.change_ns))
     return LayerEvidence(
@@ -94,8 +96,8 @@ def _times(sides: Sides, field: str) -> np.ndarray[tuple[int, ...], np.dtype[np.
     names = list(dict.fromkeys(layer_time.layer for run in sides.runs for layer_time in run.layers))
     rows = []
     for run in sides.runs:
-        own = {time.layer: float(getattr(time, field)) for time in run.layers}
-        rows.append([own.get(name, 0.0) for name in names])
+        times = {time.layer: float(getattr(time, field)) for time in run.layers}
+        rows.append([times.get(name, 0.0) for name in names])
     return np.array(rows, dtype=np.float64).reshape(len(rows), len(names))
 
 
@@ -128,15 +130,15 @@ def _moved(
     num_base: int,
     sides: Sides,
 ) -> Moved:
-    told = []
+    facts = []
     for phase, column in phases.items():
-        own = _shift(column, num_base, sides.paired)
-        if own is not None and abs(own.change) >= 0.1 * abs(shift.change):
-            told.append(words.moved(phase, own.change))
+        phase_shift = _shift(column, num_base, sides.paired)
+        if phase_shift is not None and abs(phase_shift.change) >= 0.1 * abs(shift.change):
+            facts.append(words.moved(phase, phase_shift.change))
     if not _present(sides.base, name):
-        told.append(words.NOT_IN_BASE)
+        facts.append(words.NOT_IN_BASE)
     if not _present(sides.head, name):
-        told.append(words.GONE)
+        facts.append(words.GONE)
     return Moved(
         kind="layer",
         what=name,
@@ -146,7 +148,7 @@ def _moved(
         change_ns=shift.change,
         low_ns=shift.low,
         high_ns=shift.high,
-        note=", ".join(told),
+        note=", ".join(facts),
     )
 
 

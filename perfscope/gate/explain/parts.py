@@ -32,7 +32,7 @@ UNIFORM = 0.05  # of computation: how far it may have moved in all layers alike
 SLACK = 0.05  # of the step: how far waiting may move exposed communication when its messages stay the same
 SIZE = 0.25  # of the moved layers' time: how far it may be off in untraced steps
 _FLOOR = 0.002  # of the step: nothing is known better
-_WIDE = 10.0  # steps: what nobody measured may be anything
+_WIDE = 10.0  # steps: what was not measured may be anything
 _TWO_SIDED = 1.96
 
 

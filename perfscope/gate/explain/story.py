@@ -71,16 +71,16 @@ def headline(story: Story) -> str:
 
 def _still_headline(story: Story) -> str:
     """The step is as it was; parts of it need not be."""
-    moved = [_part(one) for one in story.parts if _is_plain(one, story.step.base)]
+    moved = [_part(part) for part in story.parts if _is_plain(part, story.step.base)]
     moved += [
-        words.moved(one.title, one.change_ns)
-        for one in story.layers.moves[:_FEW]
-        if _is_plain(one, story.step.base)
+        words.moved(move.title, move.change_ns)
+        for move in story.layers.moves[:_FEW]
+        if _is_plain(move, story.step.base)
     ]
     moved += [
-        words.in_brackets(one.title, one.note)
-        for one in story.collectives.moves[:_FEW]
-        if one.what in story.collectives.changed
+        words.in_brackets(move.title, move.note)
+        for move in story.collectives.moves[:_FEW]
+        if move.what in story.collectives.changed
     ]
     is_certain = story.step.is_certain
     if moved:
@@ -94,7 +94,7 @@ def _part(moved: Moved) -> str:
 
 
 def _is_plain(move: Moved, step: float) -> bool:
-    """Nobody found the step slower, and there are many parts to look at: asks for more than an interval."""
+    """The step was not found slower, and there are many parts to look at: asks for more than an interval."""
     clear = abs(move.change_ns) > _CLEAR * (move.high_ns - move.low_ns) / 2
     return clear and abs(move.change_ns) >= _WORTH * step
 
@@ -114,11 +114,11 @@ def _layer_words(story: Story) -> str:
         return ""
     if not along:
         return words.IN_NO_LAYER
-    share = sum(one.change_ns for one in along) / (part.change_ns or 1.0)
-    total = sum(abs(one.change_ns) for one in along)
-    named = [one for one in along[:_FEW] if abs(one.change_ns) >= 0.15 * total] or along[:1]
+    share = sum(move.change_ns for move in along) / (part.change_ns or 1.0)
+    total = sum(abs(move.change_ns) for move in along)
+    named = [move for move in along[:_FEW] if abs(move.change_ns) >= 0.15 * total] or along[:1]
     return words.in_layers(
-        [words.in_brackets(one.title, one.note or words.signed(one.change_ns)) for one in named],
+        [words.in_brackets(move.title, move.note or words.signed(move.change_ns)) for move in named],
         len(along) - len(named),
         share=words.NEARLY_ALL if share >= _NEARLY_ALL else words.MOST if share >= _MOST else words.SOME,
     )
@@ -126,10 +126,10 @@ def _layer_words(story: Story) -> str:
 
 def _collective_words(story: Story) -> str:
     along = [moved for moved in story.collectives.moves if moved.what in story.collectives.changed] or [
-        one for one in story.collectives.moves if one.change_ns * story.direction > 0
+        move for move in story.collectives.moves if move.change_ns * story.direction > 0
     ]
     if along:
-        return "; ".join(words.noted(one.title, one.note) for one in along[:_FEW])
+        return "; ".join(words.noted(move.title, move.note) for move in along[:_FEW])
     return words.SAME_MESSAGES if story.direction > 0 else ""
 
 
@@ -169,14 +169,14 @@ def _first(story: Story) -> str:
 
 def notes(story: Story, sides: Sides, verdicts: Sequence[MetricVerdict]) -> tuple[str, ...]:
     """What else a reader must know: what could not be seen, and where figures come from."""
-    found = [_phases_note(sides) if story.direction else "", _code_note(story)]
+    remarks = [_phases_note(sides) if story.direction else "", _code_note(story)]
     if (story.layers.moves or story.collectives.moves) and story.slowdown > 1.05:
-        found.append(words.traced_slower(story.slowdown))
+        remarks.append(words.traced_slower(story.slowdown))
     pace = story.layers.pace
     if story.direction and pace is not None and pace.is_certain and abs(pace.change) > 0.05:
-        found.append(words.layers_alike(pace.change))
-    found += [_missing(sides), *_others(verdicts)]
-    return tuple(one for one in found if one)
+        remarks.append(words.layers_alike(pace.change))
+    remarks += [_missing(sides), *_others(verdicts)]
+    return tuple(remark for remark in remarks if remark)
 
 
 def _code_note(story: Story) -> str:
@@ -184,15 +184,15 @@ def _code_note(story: Story) -> str:
     if story.cause != "surroundings":
         return ""
     moved = [
-        _part(one)
-        for one in story.parts
-        if one.what in EXACT and one.is_certain and one.change_ns >= _WORTH * story.step.base
+        _part(move)
+        for move in story.parts
+        if move.what in EXACT and move.is_certain and move.change_ns >= _WORTH * story.step.base
     ]
-    along = [one for one in story.layers.moves if one.change_ns > 0]
-    moved += [words.moved(one.title, one.change_ns) for one in along[:_FEW]]
+    along = [move for move in story.layers.moves if move.change_ns > 0]
+    moved += [words.moved(move.title, move.change_ns) for move in along[:_FEW]]
     collectives = story.collectives
     moved += [
-        words.noted(one.title, one.note) for one in collectives.moves if one.what in collectives.changed
+        words.noted(move.title, move.note) for move in collectives.moves if move.what in collectives.changed
     ]
     return words.moved_besides(moved) if moved else ""
 

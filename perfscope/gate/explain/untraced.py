@@ -1,4 +1,4 @@
-"""Where the step of a run goes when nobody traces it.
+"""Where the step of a run goes when it is not traced.
 
 The always-on probe times the untraced step, its wait for input, its optimizer and its backward pass
 exactly. What it cannot tell apart (computation, communication, copies, idling) is split in the proportions

@@ -117,7 +117,7 @@ def digest(run: RunFigures) -> Digest:
 def identity(run: RunFigures) -> str:
     """Names a run for good: when and where it started and what it is called.
 
-    Runs that do not say when they started (some imported traces) are told apart by their figures.
+    Runs that do not say when they started (some imported traces) are distinguished by their figures.
     """
     around = run.surroundings
     parts: list[object] = [around.start_unix_ns, list(around.hosts), run.name]

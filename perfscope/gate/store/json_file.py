@@ -214,7 +214,7 @@ def _entry(name: str, fingerprint: Fingerprint, groups: Groups) -> BaselineEntry
 
 
 def _write(target: Path, path: Path, content: bytes) -> None:
-    """Aside, to the disk, and renamed; under the lock, so that the name aside is nobody else's.
+    """Aside, to the disk, and renamed; under the lock, so that no other process uses the name aside.
 
     Raises:
         BaselineError: it cannot be written; the file is as it was.

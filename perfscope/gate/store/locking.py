@@ -26,7 +26,7 @@ def beside(target: Path, suffix: str) -> Path:
 
 @contextmanager
 def locked(target: Path, timeout_s: float = TIMEOUT_S) -> Iterator[None]:
-    """Nobody else is in such a block for `target`, in this process or another.
+    """No one else is in such a block for `target`, in this process or another.
 
     The lock is flock(2) on a hidden file beside `target`: what a killed process leaves of it is harmless.
 
@@ -44,7 +44,7 @@ def locked(target: Path, timeout_s: float = TIMEOUT_S) -> Iterator[None]:
             os.pwrite(handle, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
         yield
     finally:
-        with suppress(OSError):  # somebody else's, in a directory where only owners delete
+        with suppress(OSError):  # another user's, in a directory where only owners delete
             lock.unlink()
         os.close(handle)
 
@@ -55,7 +55,8 @@ def _acquire(target: Path, lock: Path, timeout_s: float) -> int:
         handle = _open(lock)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Whoever had it deletes the file before letting go: a lock on a deleted file locks out nobody.
+            # Whoever had it deletes the file before letting go: a lock on a deleted file locks out no
+            # process.
             if _is_still(handle, lock):
                 return handle
         except OSError as error:

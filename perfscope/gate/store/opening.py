@@ -38,7 +38,7 @@ def open_store(path: Path, *, create: bool = False, timeout_s: float = TIMEOUT_S
 
 
 def _make_directory(path: Path) -> None:
-    """As early as this, so that what can be told before a long measurement is told before it."""
+    """As early as this, so that what can be reported before a long measurement is reported before it."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except (OSError, ValueError) as error:  # ValueError: a NUL in it

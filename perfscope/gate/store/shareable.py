@@ -1,4 +1,4 @@
-"""What of a run may stand in a file that others read, and how it is written there.
+"""What of a run may be in a file that others read, and how it is written there.
 
 A baseline is committed and a history is cached by CI, so absolute paths (home directories, mount points) are
 reduced to their last part wherever they stand. Which variables of the environment there are at all, and that

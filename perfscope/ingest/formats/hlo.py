@@ -62,11 +62,11 @@ class Instruction(Struct, frozen=True):
     Attributes:
         place: layer and phase. Of a fusion that of its heaviest product or convolution, else its own. XLA's
             own instructions (copied layouts, split convolutions) have no name: they get what they feed.
-        told: JAX named it, or what it is made of; else `place` was inferred, or nothing is known.
+        named: JAX named it, or what it is made of; else `place` was inferred, or nothing is known.
         operand_bytes: of all its operands.
         groups: of a collective, positions in the device assignment; () = all devices.
         flops: multiplications and additions of its products and convolutions; None: it has none.
-        whole: it reads all of its operands and writes all of its result, as far as can be told: these are
+        whole: it reads all of its operands and writes all of its result, as far as is known: these are
             then the bytes that must cross the memory. A slice reads a part, an update in place writes one.
     """
 
@@ -75,7 +75,7 @@ class Instruction(Struct, frozen=True):
     shape: ArrayShape
     operand_bytes: int
     place: OperatorName = NOWHERE
-    told: bool = False
+    is_named: bool = False
     groups: tuple[Group, ...] = ()
     flops: int | None = None
     whole: bool = False
@@ -86,7 +86,7 @@ class Module(Struct):
 
     Attributes:
         instructions: by name, of every computation.
-        devices: global device ids in order of their positions; () = not told.
+        devices: global device ids in order of their positions; () = not known.
     """
 
     name: str
@@ -288,7 +288,7 @@ class _Draft:
         self.operands = _numbers(message, 36)
         self.called = _numbers(message, 38)
         self.place = NOWHERE
-        self.told = False
+        self.is_named = False
         self.flops: int | None = None
         self.whole = False
 
@@ -302,13 +302,13 @@ class _Draft:
         heaviest = max(counted, key=lambda item: item[0], default=(0, ""))[1]
         name = heaviest or self.op_name
         if name:
-            self.place, self.told = place_of(name), True
+            self.place, self.is_named = place_of(name), True
             return
         locations = {
             place_of(draft.op_name)[:2]: place_of(draft.op_name) for draft in inside if draft.op_name
         }
         if len(locations) == 1:
-            self.place, self.told = next(iter(locations.values())), True
+            self.place, self.is_named = next(iter(locations.values())), True
 
     def finished(self, shapes: dict[int, ArrayShape]) -> Instruction:
         return Instruction(
@@ -317,7 +317,7 @@ class _Draft:
             shape=self.shape,
             operand_bytes=sum(shapes[operand].num_bytes for operand in self.operands if operand in shapes),
             place=self.place,
-            told=self.told,
+            is_named=self.is_named,
             groups=self._groups(),
             flops=self.flops,
             whole=self.whole,

@@ -156,7 +156,7 @@ class _Reader:
         self._total_ns += dur
         if layer is not None and instruction is not None:
             self._named_ns += dur
-            self._inferred_ns += 0 if instruction.told else dur
+            self._inferred_ns += 0 if instruction.is_named else dur
         flops = instruction.flops if instruction is not None else None
         complete = instruction if instruction is not None and instruction.whole else None
         self._trace.add(
@@ -208,7 +208,7 @@ class _Reader:
         )
 
     def _members(self, event: XEvent, instruction: Instruction, module: Module) -> tuple[int, ...]:
-        """Device ids of this device's group; () = not told."""
+        """Device ids of this device's group; () = not known."""
         devices = module.devices
         ordinal = event.stats.get("device_ordinal")
         groups = [

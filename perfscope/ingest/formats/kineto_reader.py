@@ -279,7 +279,7 @@ class EventReader:
         return events, ended
 
     def _end_of_array(self) -> int:
-        """Where the array's `]` stands in the text, proved by decoding up to it; 0: not known."""
+        """Where the array's `]` is in the text, proved by decoding up to it; 0: not known."""
         try:
             decode_raws(memoryview(self._buffer)[: self._end])
         except ValueError as error:

@@ -254,7 +254,7 @@ class _Writer:
         return span.device - cpus if cpus is not None and cpus <= span.device < cpus + _MAX_GPUS else -1
 
     def _add_messages(self, family: str, sent: list[_Span]) -> None:
-        """One row for each step and kind of traffic, where the probe told how much it was; else one each."""
+        """One row for each step and kind of traffic, where the probe recorded the amount; else one each."""
         if self._store_lane is None:
             self._store_lane = self._trace.lane(_STORE_LANE, "backend", "communication")
         left = sent

@@ -227,7 +227,7 @@ class _Strings(dict[Any, str]):
         return text
 
     def either(self, text: Any, number: Any) -> str:
-        """A text that stands in the row itself, or the one its number points to."""
+        """A text that is in the row itself, or the one its number points to."""
         return text if isinstance(text, str) and text else self[number]
 
 

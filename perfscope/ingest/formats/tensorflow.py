@@ -339,7 +339,7 @@ class _Reader:
             if number > self._num_unscoped[""]:  # a training in a graph runs some small ones eagerly
                 self.trace.notes.append(
                     f"{number:,} operators {how}: they are of no layer, and forward and backward cannot be "
-                    "told apart"
+                    "distinguished"
                 )
 
 

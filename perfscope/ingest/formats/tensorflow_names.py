@@ -13,7 +13,7 @@ _FORWARD, _BACKWARD, _OPTIMIZER, _OTHER = (
     PHASES.index(name) for name in ("forward", "backward", "optimizer", "other")
 )
 _SUFFIX = re.compile(r"_\d+$")
-# Scopes of functions and control flow, and of replicas: around everything, and nobody's layer.
+# Scopes of functions and control flow, and of replicas: around everything, and of no layer.
 _AROUND = re.compile(
     r"^(?:StatefulPartitionedCall|PartitionedCall|while|cond|case|body|then|else|true|false|loop_body|pfor"
     r"|replica|Const|AdjustContrast)(?:_\d+)?$"
@@ -141,7 +141,7 @@ class Naming:
         if path:
             return path
         if len(scopes) > 1 and _stem(scopes[0]) in self._roots:
-            return _stem(scopes[1])  # a layer without variables, which nobody told of
+            return _stem(scopes[1])  # a layer without variables, which was not described
         return None
 
     def _path(self, scopes: Sequence[str]) -> str:

@@ -212,7 +212,7 @@ _COMM = ("collective", "group", "group_size", "in_bytes", "out_bytes", "dtype", 
 
 
 def steps_of(start: Ints, spans: Sequence[tuple[int, int, int]]) -> NDArray[np.int32]:
-    """The step each moment lies in, shape (n,); -1 for none. `spans` in order of start."""
+    """The step each moment is in, shape (n,); -1 for none. `spans` in order of start."""
     if not spans:
         return np.full(len(start), -1, np.int32)
     numbers, starts, ends = (np.array(column, np.int64) for column in zip(*spans, strict=True))

@@ -178,8 +178,8 @@ def refusal(kinds: Collection[ProblemKind], labels: Mapping[ProblemKind, Sequenc
     """Why two runs are not compared: `kinds` in their order, and the labels of the runs that have each."""
     differ = [_DIFFER[problem_kind] for problem_kind in kinds if problem_kind in _DIFFER]
     reasons = [f"their {named(differ)} differ"] if differ else []
-    for kind, words in _OF_RUN.items():
+    for kind, text in _OF_RUN.items():
         if labels.get(kind):
-            reasons.append(f"{named(labels[kind])} {'is' if len(labels[kind]) == 1 else 'are'} {words}")
-    reasons += [_OF_BOTH[one] for one in kinds if one in _OF_BOTH]
+            reasons.append(f"{named(labels[kind])} {'is' if len(labels[kind]) == 1 else 'are'} {text}")
+    reasons += [_OF_BOTH[kind] for kind in kinds if kind in _OF_BOTH]
     return "; ".join(reasons) or "for the reason given below"

@@ -95,12 +95,12 @@ def level(names: Sequence[str], size: int, *, within: float | None, behind: Sequ
     return f"on {ranks(size)} {named(names)} {how}{ahead}"
 
 
-def fastest(best: str, size: int, others: Sequence[str], ratios: tuple[float, float]) -> str:
+def fastest(best: str, size: int, slower: Sequence[str], ratios: tuple[float, float]) -> str:
     """`ratios` of the best's speed to that of the first and the last of the others."""
     span = times(ratios[0])
-    if len(others) > 1:
+    if len(slower) > 1:
         span = f"{ratios[0]:.2f} to {times(ratios[1])}"
-    whom = f"as {others[0]}" if len(others) == 1 else "as the others"
+    whom = f"as {slower[0]}" if len(slower) == 1 else "as the others"
     return f"on {ranks(size)} {best} trains {span} as many samples/s {whom}"
 
 
@@ -116,9 +116,9 @@ def losses_of(name: str, size: int, *, is_reference: bool) -> str:
     )
 
 
-def losses_differ(who: Sequence[str], reason: str) -> str:
+def losses_differ(frameworks: Sequence[str], reason: str) -> str:
     """`who`: of `losses_of`."""
-    return f"Losses differ, {named(who)}: {reason}."
+    return f"Losses differ, {named(frameworks)}: {reason}."
 
 
 def losses_agree(
@@ -127,7 +127,7 @@ def losses_agree(
     *,
     are_all: bool,
     early: tuple[float, int, float],
-    whole: tuple[float, int, float] | None,
+    over_all: tuple[float, int, float] | None,
 ) -> str:
     """`early`, `whole`: largest difference, over how many steps, what is allowed; `whole` where longer."""
     whose = named(names) if len(names) <= 2 or not are_all else f"the other {len(names)} frameworks"
@@ -135,8 +135,8 @@ def losses_agree(
         f"The losses of {whose} agree with those of {reference}: at most {early[0]:.1e} apart over the "
         f"first {early[1]} steps ({early[2]:.0e} allowed)"
     )
-    if whole is not None:
-        text += f", {whole[0]:.1e} over the first {whole[1]} ({whole[2]:g} allowed)"
+    if over_all is not None:
+        text += f", {over_all[0]:.1e} over the first {over_all[1]} ({over_all[2]:g} allowed)"
     return f"{text}."
 
 

@@ -49,10 +49,10 @@ Sets = Mapping[str, Sequence[str]]  # value -> labels of the runs that have it
 
 def shared(kind: ProblemKind, labels: Sequence[str], num_runs: int) -> str:
     """`labels`: of the runs that have the problem, of `num_runs` in the study."""
-    who = crowd(labels, num_runs)
-    text = _SHARED[kind].format(names=who, were="was" if len(labels) == 1 else "were")
+    runs = crowd(labels, num_runs)
+    text = _SHARED[kind].format(names=runs, were="was" if len(labels) == 1 else "were")
     # "all 12 runs" begins a sentence; a run's name keeps its first letter.
-    return text if who == named(labels) else capital(text)
+    return text if runs == named(labels) else capital(text)
 
 
 def incomplete_reason(cause: Cause, **facts: object) -> str:
@@ -66,7 +66,7 @@ def no_speed(label: str, why: str) -> str:
 
 
 def same_run(label: str, kept: str) -> str:
-    return f"{label} is a run that stands in the study already, as {kept}: it counts once, not as a repeat."
+    return f"{label} is in the study already, as {kept}: it counts once, not as a repeat."
 
 
 def running(label: str) -> str:
@@ -133,8 +133,8 @@ def threads_per_rank(num: int) -> str:
 
 
 def unknown_machine(labels: Sequence[str], num_runs: int) -> str:
-    who = crowd(labels, num_runs)
-    return f"The machine of {who} was not recorded: whether it is that of the others cannot be told."
+    runs = crowd(labels, num_runs)
+    return f"The machine of {runs} was not recorded: whether it is that of the others is not known."
 
 
 def explained_difference(kind: ProblemKind, sets: Sets, by: str | None) -> str:
@@ -221,11 +221,11 @@ def model_parts(labels: Sequence[str], num_runs: int, params: tuple[int, int], m
     sizes = " to ".join(f"{size:,}" for size in dict.fromkeys(params))
     return (
         f"The ranks of {crowd(labels, num_runs)} hold {sizes} parameters each of {model or 'their model'}, "
-        "in other layers or other shares of them: whether all trained the same model cannot be told."
+        "in other layers or other shares of them: whether all trained the same model is not known."
     )
 
 
 def model_of(name: str, num_params: int, identity: str, *, on_rank: bool) -> str:
-    """A model told by its parameters; `identity`: of its layers, where others have as many."""
+    """A model named by its parameters; `identity`: of its layers, where others have as many."""
     text = f"{name}, {num_params:,} parameters{' on a rank' if on_rank else ''}".strip(", ")
     return f"{text} in layers {identity}" if identity else text

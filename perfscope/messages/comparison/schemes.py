@@ -194,7 +194,7 @@ def disturbed(share: float, titles: Sequence[str]) -> str:
 
 def exchanges_not_seen(rows: Sequence[tuple[str, float]]) -> str:
     """Of rows with their idle share of the step: exchanges under way before the window are not in it."""
-    shares = " and ".join(dict.fromkeys(percent(share) for _, share in sorted(rows, key=lambda one: one[1])))
+    shares = " and ".join(dict.fromkeys(percent(share) for _, share in sorted(rows, key=lambda row: row[1])))
     if len(rows) > 2:
         shares = f"{percent(min(share for _, share in rows))} or more"
     return (

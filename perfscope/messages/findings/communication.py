@@ -101,7 +101,7 @@ def _action(of: ExposedComm, kind: FindingKind) -> str:
             "inside a host; `perfscope bench list` lists what this scheme sends."
         )
     counted = [sent for sent in of.sent if sent.collective == (advice.counts or of.longest)]
-    calls, num_bytes = sum(one.num_calls for one in counted), sum(one.num_bytes for one in counted)
+    calls, num_bytes = sum(row.num_calls for row in counted), sum(row.num_bytes for row in counted)
     if calls and 0 < num_bytes < calls * of.small_bytes and advice.small:
         return advice.small
     if 0 < calls <= of.waits.num_steps and advice.one_call:

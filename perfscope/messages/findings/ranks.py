@@ -167,12 +167,12 @@ class ServerBound(FindingFacts, frozen=True, kw_only=True):
         if self.requests_per_s is not None:
             size = f" of {format_bytes(round(self.request_bytes))}" if self.request_bytes is not None else ""
             served = f" It receives {self.requests_per_s:,.1f} requests{size} per second."
-        one = self.num_workers == 1
-        workers = "its worker waits" if one else f"its {format_count(self.num_workers)} workers wait"
+        is_single = self.num_workers == 1
+        whose = "the" if is_single else "their"
+        workers = "its worker waits" if is_single else f"its {format_count(self.num_workers)} workers wait"
         return FindingText(
             f"{lead}: rank {subject.rank} is busy {format_ratio(self.busy_ratio, 0)} of the time, and "
-            f"{workers} for it {format_ratio(self.wait_ns / self.step_ns, 0)} of {'the' if one else 'their'} "
-            "step.",
+            f"{workers} for it {format_ratio(self.wait_ns / self.step_ns, 0)} of {whose} step.",
             f"A worker waits {format_ns(self.wait_ns)} of {format_ns(self.step_ns)} per step, transfers not "
             f"counted.{served}",
             "Give each server fewer workers or a part of the weights (several servers), make the update "

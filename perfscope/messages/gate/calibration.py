@@ -27,8 +27,8 @@ def check(pairs: int, threshold: float) -> str:
 
 def use(check: str, wrong: str, finds: list[tuple[float, float]]) -> str:
     """`finds`: slow-down -> share of the checks that find it."""
-    found = " and ".join(f"+{_percent(effect)} in {_percent(share, 0)}" for effect, share in finds)
-    return f"Use {check}: a check is {wrong} and finds {found}."
+    powers = " and ".join(f"+{_percent(effect)} in {_percent(share, 0)}" for effect, share in finds)
+    return f"Use {check}: a check is {wrong} and finds {powers}."
 
 
 def too_noisy(most: int, check: str, wrong: str, visible: float | None) -> str:

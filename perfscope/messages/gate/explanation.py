@@ -131,7 +131,7 @@ def moved_within(step: str, change: str, moves: Sequence[str], *, is_certain: bo
 
 def surroundings_headline(step: str, change: str, differences: Sequence[str]) -> str:
     """`differences`: of `difference`."""
-    listed = "; ".join(one.rstrip(".") for one in differences)
+    listed = "; ".join(difference.rstrip(".") for difference in differences)
     return (
         f"The {step} takes {change}, and the surroundings differ: {listed}. "
         "Look at these before blaming code."

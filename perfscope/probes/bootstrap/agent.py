@@ -123,7 +123,7 @@ def _hide_frames(error: BaseException) -> None:
 
 
 def _load_room() -> str:
-    """Make `_perfscope` importable from the folder this file lies in; return the probes package name."""
+    """Make `_perfscope` importable from the folder this file is in; return the probes package name."""
     import importlib.util
 
     if _PACKAGE not in sys.modules:

@@ -2,8 +2,8 @@
 
 torch: every call of Horovod ends in one of a few functions of `horovod.torch.mpi_ops` that hand a tensor to
 Horovod's own thread, and in `synchronize`, which waits for it; those are looked at (horovod_torch.py).
-MXNet: the operators stand in MXNet's trace, the probe adds up the bytes of a step.
-TensorFlow: its collectives are operators of TensorFlow's graph and stand in that trace, without sizes.
+MXNet: the operators are in MXNet's trace, the probe adds up the bytes of a step.
+TensorFlow: its collectives are operators of TensorFlow's graph and are in that trace, without sizes.
 """
 
 from __future__ import annotations

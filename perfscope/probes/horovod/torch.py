@@ -4,7 +4,7 @@ A call is one span on the lane "Horovod" and carries the bytes. Whoever waits in
 on its own thread, which counts as nothing: the call it waits for already stands for that time. What the
 main thread cannot hide under operators is then the exposed communication, once.
 
-Horovod's thread takes the calls one after the other, or fuses some, and tells nobody when it is done. The
+Horovod's thread takes the calls one after the other, or fuses some, and gives no notice when it is done. The
 oldest calls under way are asked at every new call and at every wait. Those found done since the last time
 share the time in between by their bytes, none from before it was handed over: so that spans follow each
 other, in the order in which all ranks hand over, and an end is at most as late as the next gradient.
@@ -227,7 +227,7 @@ class TorchCalls:
         if result is not None:
             # An all_to_all also gives how much came from whom.
             return _size(result[0] if call.collective == "all_to_all" else result)[0]
-        # Seen to be done before anybody fetched the result: as if all ranks had given as much.
+        # Seen to be done before the result was fetched: as if all ranks had given as much.
         shares = {"all_gather": call.in_bytes * size, "reduce_scatter": call.in_bytes // max(1, size)}
         return shares.get(call.collective, call.in_bytes)
 

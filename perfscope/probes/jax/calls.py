@@ -1,6 +1,6 @@
 """jax.jit and jax.pmap, so that their functions can be watched.
 
-What they return (a PjitFunction, made in C++) has no place for a hook. `Jitted` stands in front of it: it
+What they return (a PjitFunction, made in C++) has no place for a hook. `Jitted` wraps it: it
 answers to everything the function answers to and passes calls on. A function that is no candidate for the
 step costs one look at its role.
 """
@@ -25,7 +25,7 @@ Watch = Callable[
 class Jitted:
     # In front of a jitted function; whatever is not here is the function's own, __doc__ included.
     # inner: what jax.jit returned. function: what is known of it, shared by all that wrap the same Python
-    # function. calls: who is told of its calls.
+    # function. calls: the object that is called with its calls.
 
     __slots__ = ("__weakref__", "_calls", "_function", "_inner")  # no __dict__: functools.wraps would copy it
 
@@ -84,7 +84,7 @@ class JitCalls:
         watch: called instead of a function that is watched; calls it and returns its results.
 
     Attributes:
-        alert: calls of every function are to be told of, also of those that are no step.
+        alert: calls of every function are to be reported, also of those that are no step.
     """
 
     def __init__(self, watch: Watch) -> None:
@@ -164,7 +164,7 @@ class JitCalls:
             function.role = IDLE if self.idle else WATCHED
 
     def stop(self) -> None:
-        """Nobody looks any more: from now on a call costs one comparison."""
+        """No one looks any more: from now on a call costs one comparison."""
         self.idle, self.alert = True, False
         for _, function in list(self._known.values()):
             function.role = IDLE

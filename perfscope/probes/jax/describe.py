@@ -111,7 +111,7 @@ def local_samples(array: Any, mapped: bool) -> Optional[int]:
 
 
 def root(name: str, batch: Any, mapped: bool, world_size: Optional[int]) -> Dict[str, Any]:
-    """The step function, and over how many processes its batch is split (`dp_size`; None: cannot be told).
+    """The step function, and over how many processes its batch is split (`dp_size`; None: not known).
 
     Args:
         name: of the function.

@@ -110,7 +110,7 @@ class JaxProbe(StepProbe):
                 self._settle()
 
     def _start_finder(self) -> None:
-        self._jax.tree_util.tree_flatten_with_path  # noqa: B018 - another JAX may lack it: told in `install`
+        self._jax.tree_util.tree_flatten_with_path  # noqa: B018 - another JAX may lack it: reported in `install`
         self._finder = StepFinder(self._flatten, jax_describe.local_samples)
 
     def _flatten(self, tree: Any) -> Any:
@@ -296,7 +296,7 @@ class JaxProbe(StepProbe):
         self.started = began
 
     def _share(self, end: int) -> None:
-        """The stretch is over: each of its steps took the same time, as far as anybody can tell."""
+        """The stretch is over: each of its steps took the same time, as far as is known."""
         stretch, self._stretch = self._stretch, []
         start, num = stretch[0].start_ns, len(stretch)
         if num > 1:
@@ -321,7 +321,7 @@ class JaxProbe(StepProbe):
         return self._jax_trace.known()
 
     def wait(self) -> None:
-        """Wait for all arrays there are: nobody knows which of them the step made."""
+        """Wait for all arrays there are: it is not known which of them the step made."""
         live = getattr(self._jax, "live_arrays", None)
         for array in live() if live is not None else ():
             if not array.is_deleted():

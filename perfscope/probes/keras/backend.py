@@ -47,13 +47,13 @@ class Backend:
         )
 
     def name_layers(self, layers: NamedLayers) -> None:
-        """The model's layers, in case the backend's trace has to be told of them."""
+        """The model's layers, in case the backend's trace has to be given them."""
 
     def tell_compiled(self) -> None:
         """The model is compiled with jit_compile=True."""
 
     def width(self, keras: Any, model: Any) -> Optional[int]:
-        """Over how many processes a batch is split; None: it cannot be told."""
+        """Over how many processes a batch is split; None: not known."""
         return 1
 
     def wait(self, model: Optional[Callable[[], Any]]) -> bool:

@@ -83,7 +83,7 @@ def local_samples(batch: Any) -> Optional[int]:
 
 
 class Watched:
-    """An iterator whose batches are told to somebody: `took(batch, ns it was waited for)`."""
+    """An iterator that reports its batches: `took(batch, ns it was waited for)`."""
 
     def __init__(self, iterator: Any, took: Callable[[Any, int], Any]) -> None:
         self._iterator = iterator
@@ -180,7 +180,7 @@ def _dataset_batch(dataset: Any) -> Tuple[Optional[int], bool]:
 def layers_of(model: Any) -> Tuple[str, List[Dict[str, Any]], List[Tuple[str, Any]]]:
     """(name of the root, rows of layers.json, (name, layer) of all).
 
-    A layer is called by the names of the layers it lies in, as in `encoder.conv1`; the model by its class.
+    A layer is called by the names of the layers it is in, as in `encoder.conv1`; the model by its class.
     One that is used in two places keeps its first name.
     """
     root = type(model).__name__

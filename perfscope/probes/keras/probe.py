@@ -256,7 +256,7 @@ class KerasProbe(StepProbe):
 
     def _batch_begins(self, callbacks: Any, batch: Any = 0, *args: Any) -> None:
         if not self._depth:
-            return  # somebody drives a list of callbacks by hand
+            return  # the program drives a list of callbacks by hand
         self._revoke()
         model = describe.model_of(callbacks)
         samples, self._counted = self._counted, None

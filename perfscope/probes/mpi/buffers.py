@@ -2,7 +2,8 @@
 
 Upper-case calls take a buffer, or a list or tuple: [data, count, datatype], [data, (counts, displacements),
 datatype], and shorter forms (mpi4py.typing has them all). Lower-case calls take any object and pickle it: how
-many bytes that makes is not known without pickling it again, so it is told for bytes, text and buffers only.
+many bytes that makes is not known without pickling it again, so it is recorded for bytes, text and buffers
+only.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _NAMES = {
 
 
 class Size(NamedTuple):
-    """What a buffer argument holds; None = cannot be told."""
+    """What a buffer argument holds; None = not known."""
 
     num_bytes: Optional[int]
     dtype: Optional[str]

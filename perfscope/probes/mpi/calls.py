@@ -51,7 +51,8 @@ class Timing:
         mpi: the module mpi4py.MPI.
         log: of the process.
         comm_places: its communicators.
-        failed: (where, error) is told of every fault; answers True when nothing is to be recorded any more.
+        failed: called with (where, error) for every fault; answers True when nothing is to be recorded any
+        more.
         recorded: called before a window's first row.
     """
 

@@ -19,7 +19,7 @@ class Communicator:
     Attributes:
         name: as reports show it.
         family: where it comes from, without counts: alike for those made anew in every turn of a loop.
-        ranks: global ranks by rank; None = cannot be told.
+        ranks: global ranks by rank; None = not known.
         remote: of an intercommunicator: global ranks of the other side.
         size: number of ranks, both sides of an intercommunicator.
     """
@@ -47,7 +47,7 @@ class Communicator:
         return number
 
     def global_rank(self, rank: Any) -> Optional[int]:
-        """The global rank of the peer that a point-to-point call names; None for nobody in particular."""
+        """The global rank of the peer that a point-to-point call names; None for no particular one."""
         ranks = self.ranks if self.remote is None else self.remote
         if ranks is None or not isinstance(rank, int) or not 0 <= rank < len(ranks):
             return None
@@ -95,7 +95,7 @@ class Places:
         return child
 
     def stranger(self, comm: Any) -> Communicator:
-        """Of a communicator of which nobody saw how it was made."""
+        """Of a communicator whose creation was not seen."""
         ranks = self.ranks_of(comm.Get_group())
         return Communicator("comm(%s)" % ranks_text(ranks or ()), "comm", ranks, len(ranks or ()))
 

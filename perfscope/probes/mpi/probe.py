@@ -102,7 +102,7 @@ class MpiProbe:
     # -- who this is ------------------------------------------------------------------------------------
 
     def _identify(self) -> Optional[Identity]:
-        """From COMM_WORLD, unless torch.distributed, which may count differently, or nobody else is there."""
+        """From COMM_WORLD, unless torch.distributed, which may count differently, or it is alone."""
         mpi = self._mpi
         if self._identity is None and mpi.Is_initialized() and not mpi.Is_finalized():
             world = mpi.COMM_WORLD
@@ -139,7 +139,7 @@ class MpiProbe:
         if not self._is_alone():
             return {}
         facts: Dict[str, Any] = {"framework": {"name": "mpi4py", "version": self._version}, "backend": "mpi"}
-        if self._identity is not None:  # perfscope.step(samples) is told of each process's own
+        if self._identity is not None:  # perfscope.step(samples) gets each process's own
             width = self._identity.world_size
             facts["root"] = {"name": "", "type": "", "data_parallel": True, "dp_size": width}
         return facts

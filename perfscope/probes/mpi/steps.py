@@ -66,12 +66,12 @@ class StepMark:
 
 
 class LoopSteps:
-    """Watches collectives, outside windows, too, until somebody else cuts the steps.
+    """Watches collectives, outside windows, too, until another probe cuts the steps.
 
     Args:
         timing: whose gates are opened and closed here.
         probe: of steps that a program marks itself: it writes those found here.
-        owner: name of whoever cuts the steps of this process, "" while nobody does.
+        owner: name of whoever cuts the steps of this process, "" while none does.
         ours: the probe's name.
         adopted: called when the first loop was found.
         met: called at the first call of MPI that is seen: it can be asked now.
@@ -106,7 +106,7 @@ class LoopSteps:
         timing.shared.on = timing.others.on = True
 
     def _search(self) -> None:
-        """Look for a loop from here on: calls told apart by their bytes, and, more patiently, without."""
+        """Look for a loop from here on: calls distinguished by their bytes, and, more patiently, without."""
         self._finders: List[LoopFinder] = [LoopFinder(), LoopFinder(BARE_REPEATS)]
         self._numbers: Tuple[Dict[_Place, int], Dict[_Place, int]] = ({}, {})
         self._places: Tuple[List[_Place], List[_Place]] = ([], [])

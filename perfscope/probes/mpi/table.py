@@ -1,7 +1,7 @@
 """What mpi4py's methods move: for each the words of the timeline, and a rule that reads its arguments.
 
-A rule is given a `ActiveCall` and tells its rows: one for most, two for Sendrecv, none for a send to nobody
-(PROC_NULL). Bytes are this rank's own: what it hands in and what it takes out.
+A rule is given a `ActiveCall` and tells its rows: one for most, two for Sendrecv, none for a send to
+MPI_PROC_NULL (PROC_NULL). Bytes are this rank's own: what it hands in and what it takes out.
 """
 
 from __future__ import annotations

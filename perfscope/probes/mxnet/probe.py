@@ -409,7 +409,7 @@ class MxnetProbe(StepProbe):
             self._error = error
 
     def _rethrow(self) -> None:
-        """Whoever waits for the engine is told of its errors, once: they are passed on to the training."""
+        """The caller that waits for the engine gets its errors, once: they are passed on to the training."""
         error, self._error = self._error, None
         if error is not None:
             raise error

@@ -129,7 +129,7 @@ class StoreWatch:
         sent, dtype = _size(key, given)
         fetched, dtype_out = _size(key, taken)
         dtype = dtype or dtype_out
-        if "async" in self.kind:  # nobody waits for anybody: messages to servers, which are no ranks
+        if "async" in self.kind:  # no rank waits for another: messages to servers, which are no ranks
             if sent:
                 self.count("send", GROUP, self.num_workers, dtype, sent, 0)
             if fetched:

@@ -129,7 +129,7 @@ def static_batch(element_spec: Any) -> Optional[int]:
 
 
 class Variables:
-    """The variables that optimizers update, told as layers."""
+    """The variables that optimizers update, described as layers."""
 
     def __init__(self) -> None:
         self._seen: Dict[int, bool] = {}

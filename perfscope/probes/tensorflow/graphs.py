@@ -1,7 +1,7 @@
 """Updates in graphs of tf.compat.v1: which run of a session trains.
 
-There an optimizer only puts operators into the graph; a session runs them later, as often as it is told to,
-and what it is told to fetch may depend on the update without being it (a group, a moving average behind it).
+There an optimizer only puts operators into the graph; a session runs them later, as often as it is asked to,
+and what it is asked to fetch may depend on the update without being it (a group, a moving average behind it).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """TensorFlow's own profiler, one session for each window.
 
 It writes `LOGDIR/plugins/profile/<time>/<host>.xplane.pb`, named by host: each rank has a log directory of
-its own, and of what lies in it only that file is kept.
+its own, and of its contents only that file is kept.
 """
 
 from __future__ import annotations

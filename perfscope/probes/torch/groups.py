@@ -5,7 +5,7 @@ methods of `torch.distributed.ProcessGroup` that Python calls run inside a mark,
 What C++ calls by itself (DDP's reducer, functional collectives) passes no Python and stays unmarked; the
 groups of DDP's reducers are written into the trace instead.
 
-Afterwards the class is what it was, entry by entry; a method that somebody else has replaced meanwhile is
+Afterwards the class is what it was, entry by entry; a method that other code has replaced meanwhile is
 left alone, and ours inside it then only passes calls on.
 """
 
@@ -28,7 +28,7 @@ METHODS = (
     *("send", "recv", "recv_anysource", "_end_coalescing"),
 )
 _WITH_PEER = ("send", "recv")  # (tensors, rank within the group, tag)
-_SOURCE = "_source_rank"  # of a Work: who sent what was received from anybody
+_SOURCE = "_source_rank"  # of a Work: who sent what was received from any source
 
 
 class GroupMarks:
@@ -37,7 +37,7 @@ class GroupMarks:
     Args:
         new_mark: name -> context manager that puts a span into the trace.
         unseen: True while a compiler follows the code: nothing of ours may become part of it.
-        failed: told of the first fault; after it no mark is made any more.
+        failed: called with the first fault; after it no mark is made any more.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class GroupMarks:
         self._broken = False
         self._dist: Any = None
         self._wrapped: Dict[Tuple[Any, str], Tuple[Any, Any]] = {}  # (class, name) -> (original, ours)
-        self._ranks: Dict[str, Any] = {}  # group name -> global ranks, None = not to be told
+        self._ranks: Dict[str, Any] = {}  # group name -> global ranks, None = not known
 
     def install(self, roots: Sequence[Any] = ()) -> None:
         """From now on mark calls. Does nothing where no process group is in use, or when it is done.

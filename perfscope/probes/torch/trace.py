@@ -46,7 +46,7 @@ class TorchTrace(Trace):
     def __init__(self) -> None:
         self._profile: Optional[Any] = None
         self._thread: Optional[int] = None  # the only one that may stop the session; None: any
-        self._left: Optional[int] = None  # the thread that has a session to stop which nobody uses
+        self._left: Optional[int] = None  # the thread that has an unused session to stop
         self._used_by: Optional[int] = None  # pid
         self._starting = False
         self._yields = False

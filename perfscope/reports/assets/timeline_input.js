@@ -143,9 +143,9 @@ class TimelineInput {
     const { view } = this;
     view.cursor = x >= view.gutter ? view.time(x) : null;
     view.hover = view.at(x, y);
-    const told = this.moved > 3 ? null : view.hover ? spanFacts(view, view.hover) : machineFacts(view, x, y);
-    if (told) {
-      const { title, facts } = told;
+    const tip = this.moved > 3 ? null : view.hover ? spanFacts(view, view.hover) : machineFacts(view, x, y);
+    if (tip) {
+      const { title, facts } = tip;
       showTip(title, facts.slice(0, 6), clientX, clientY);
     } else {
       hideTip();

@@ -62,7 +62,7 @@ def _details(picture: Picture) -> str:
         f"<li><strong>{escape(when)}:</strong> {escape(what)}{_quiet(f'({more})' if more else '')}</li>"
         for when, what, more in picture.details
     )
-    return f'<ol class="ct-told">{"".join(items)}</ol>'
+    return f'<ol class="ct-peaks">{"".join(items)}</ol>'
 
 
 def _quiet(text: str) -> str:

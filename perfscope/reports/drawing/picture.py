@@ -27,7 +27,7 @@ class LegendEntry(Struct, frozen=True, kw_only=True):
 
 
 class Box(Struct, frozen=True, kw_only=True):
-    """A rectangle of a plot with axes of its own; its shapes lie in per cent of it.
+    """A rectangle of a plot with axes of its own; its shapes are in per cent of it.
 
     `axis` is what stands left of it, at the same height. `height` in pixels, from `top` on; None: all of the
     plot. `ground`: it has the color of a surface.

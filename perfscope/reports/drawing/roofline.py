@@ -58,7 +58,7 @@ def _roof(chart: RooflineChart, frame: chart_layout.RoofFrame) -> Iterator[Shape
     for a, b in itertools.pairwise(corners):
         yield Line(x1=a[0], y1=100 - a[1], x2=b[0], y2=100 - b[1], look="rf-roof")
     for kind, (_, _, _, _, letter) in SIZES.items():
-        labels, look = chart_layout.roof_words(chart, letter), f"rf-told {kind}"
+        labels, look = chart_layout.roof_words(chart, letter), f"rf-labels {kind}"
         (x, y), (u, v) = labels.peak, labels.memory
         yield Text(x=x, y=100 - y, dx=-6, dy=-6, text=chart.peak_text, look=look, anchor="end")
         right, down, anchor = (8, 14, "start") if labels.below else (-10, -2, "end")

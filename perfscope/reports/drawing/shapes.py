@@ -1,4 +1,4 @@
-"""What pictures are made of. A shape has a place and a look; what a look is stands in the style sheets.
+"""What pictures are made of. A shape has a place and a look; what a look is, is defined in the style sheets.
 
 Places are per cent of the box that holds the shape, from its left and top edge, or pixels in a box that says
 so. Sizes of marks, and the offsets `dx` and `dy` of texts, are pixels in either.

@@ -195,7 +195,7 @@ def _arrow(x: float, levels: Mapping[int, float], start: int, end: int, *, roomy
 
 
 def _links(pieces: Sequence[PathPiece], duration: int) -> list[tuple[int, int, int]]:
-    """(time, lane it leaves, lane it leads to); those too near to be told apart become one."""
+    """(time, lane it leaves, lane it leads to); those too near to be distinguished become one."""
     joined: list[tuple[int, int, int]] = []
     for a, b in itertools.pairwise(pieces):
         near = bool(joined) and b.start_ns - joined[-1][0] < duration * LEAST_LINK

@@ -3,15 +3,15 @@
 There is no standard; this satisfies both schemas that readers go by: Apache Ant's, as Windy Road wrote it
 down (https://github.com/windyroad/JUnit-Schema), and that of Jenkins' xUnit plugin (junit-10.xsd). Ant's is
 the narrower one: a testcase holds one result and no output of its own, so what is said of metrics that only
-warn stands in the suite's system-out, with the whole text of the check.
+warn is in the suite's system-out, with the whole text of the check.
 
 The suite is green exactly when the check's exit code is 0:
 
 - regression: a `failure`, with the explanation, at each metric that makes it one;
 - inconclusive, no baseline, failed: an `error` at metrics of severity error that are unknown, or worse all
   the same;
-- a metric of severity warn never fails: what is worse is a success, told in system-out; what is unknown is
-  `skipped`;
+- a metric of severity warn never fails: what is worse is a success, reported in system-out; what is unknown
+  is `skipped`;
 - an outcome that no metric accounts for has a testcase of its own, `check`.
 
 The testcase of the step time carries the time of the whole measurement, so that the suite's time is the sum

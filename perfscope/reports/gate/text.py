@@ -21,7 +21,7 @@ _GLUED = re.compile(
     r"(?<=\d) (?=(?:[nµm]?s|[KMGT]?i?B|m?J|GHz)\b|%)|(?<=\bp) (?=[=<])|(?<=[=<]) (?=\d)|(?<=\(fingerprint) "
 )
 
-# Orange against blue: told apart with every common color blindness, and on dark and light ground.
+# Orange against blue: distinct with every common color blindness, and on dark and light ground.
 _BAD, _GOOD, _CARE = "38;5;166", "38;5;33", "38;5;136"
 _OUTCOME = {
     Outcome.PASS: _GOOD,
@@ -51,7 +51,7 @@ class _Pen:
 def render_check(result: CheckResult, *, width: int, color: bool) -> str:
     """The check in at most `width` columns (kept between 60 and 200), with a newline at the end.
 
-    States stand in words; `color` adds to them and never carries anything alone.
+    States are words; `color` adds to them and never carries anything alone.
     """
     width = max(NARROWEST, min(width, WIDEST))
     pen = _Pen(color)

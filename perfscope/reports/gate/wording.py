@@ -89,56 +89,56 @@ def is_doubtful(result: CheckResult) -> bool:
 def subtitle(result: CheckResult) -> str:
     """What was compared: ``small-cnn: head against base, 8 of 8 pairs in 6 min 12 s``."""
     sides = f"{shown(result.head.label)} against {shown(result.base.label)}"
-    words = [sides]
+    parts = [sides]
     if result.pairs:
         planned = f" of {result.planned}" if result.planned else ""
-        words.append(f"{len(result.pairs)}{planned} pairs")
+        parts.append(f"{len(result.pairs)}{planned} pairs")
     elif result.base.runs or result.head.runs:
-        words.append(f"{counted(len(result.head.runs), 'run')} against {len(result.base.runs)}")
-    text = f"{shown(result.name)}: {', '.join(words)}"
+        parts.append(f"{counted(len(result.head.runs), 'run')} against {len(result.base.runs)}")
+    text = f"{shown(result.name)}: {', '.join(parts)}"
     elapsed = finite(result.elapsed_s)
     return f"{text} in {duration(elapsed)}" if elapsed is not None else text
 
 
 def duration(seconds: float) -> str:
     """Seconds as a person says them: ``6 min 12 s``."""
-    whole = round(seconds)
-    if whole < 60:
+    total = round(seconds)
+    if total < 60:
         return units.format_ns(seconds * 1e9)
-    hours, rest = divmod(whole, 3600)
-    minutes, left = divmod(rest, 60)
+    hours, remainder = divmod(total, 3600)
+    minutes, left = divmod(remainder, 60)
     return f"{hours:,} h {minutes} min" if hours else f"{minutes} min {left} s"
 
 
 def figure(unit: str, value: float | None) -> str:
     """A metric's value with its unit; an en dash where there is none."""
-    known = finite(value)
-    if known is None:
+    number = finite(value)
+    if number is None:
         return units.MISSING
-    if abs(known) >= _ENORMOUS:
-        return f"{known / 1e9 if unit == 'ns' else known:.3g} {_SYMBOL.get(unit, '')}".rstrip()
+    if abs(number) >= _ENORMOUS:
+        return f"{number / 1e9 if unit == 'ns' else number:.3g} {_SYMBOL.get(unit, '')}".rstrip()
     if unit == "ns":
-        return units.format_ns(known)
+        return units.format_ns(number)
     if unit == "bytes":
-        return units.format_bytes(known)
+        return units.format_bytes(number)
     if unit == "ratio":
-        return units.format_ratio(known)
+        return units.format_ratio(number)
     if unit == "joules":
-        return units.format_si(known * 1e3, "mJ") if abs(known) < 1 else units.format_si(known, "J")
-    return f"{known:,.0f} /s" if abs(known) >= 100 else f"{known:.3g} /s"
+        return units.format_si(number * 1e3, "mJ") if abs(number) < 1 else units.format_si(number, "J")
+    return f"{number:,.0f} /s" if abs(number) >= 100 else f"{number:.3g} /s"
 
 
 def share(value: float | None, digits: int = 1) -> str:
     """A signed share: ``+10.3 %``; what rounds to nothing has no sign."""
-    known = finite(value)
-    if known is None:
+    number = finite(value)
+    if number is None:
         return units.MISSING
-    if abs(known) >= 1e4:
-        return f"{_sign(known)}{100 * abs(known):.2e} %"
-    if abs(known) >= 10:
-        return f"{_sign(known)}{100 * abs(known):,.0f} %"
-    sign = _sign(known) if round(100 * abs(known), digits) else ""
-    return f"{sign}{units.format_ratio(abs(known), digits)}"
+    if abs(number) >= 1e4:
+        return f"{_sign(number)}{100 * abs(number):.2e} %"
+    if abs(number) >= 10:
+        return f"{_sign(number)}{100 * abs(number):,.0f} %"
+    sign = _sign(number) if round(100 * abs(number), digits) else ""
+    return f"{sign}{units.format_ratio(abs(number), digits)}"
 
 
 def by_how_much(verdict: MetricVerdict) -> str:
@@ -155,8 +155,8 @@ def interval(low: float | None, high: float | None) -> str:
 
 def limit(metric: GateMetric) -> str:
     """From when on a metric counts as worse."""
-    known = finite(metric.threshold)
-    return units.MISSING if known is None else f"{100 * known:.3g} %"
+    number = finite(metric.threshold)
+    return units.MISSING if number is None else f"{100 * number:.3g} %"
 
 
 def state_words(verdict: MetricVerdict) -> str:
@@ -182,12 +182,12 @@ def is_unmeasured(verdict: MetricVerdict) -> bool:
 
 def unmeasured_sentence(result: CheckResult) -> str:
     """``Not measured: energy per step (no counter was readable).``; "" if all is measured."""
-    words = [
+    parts = [
         shown(verdict.metric.title).lower() + (f", {reason}" if (reason := sentence(verdict.reason)) else "")
         for verdict in result.metrics
         if is_unmeasured(verdict) and verdict.metric.severity != "off"
     ]
-    return f"Not measured: {'; '.join(words)}." if words else ""
+    return f"Not measured: {'; '.join(parts)}." if parts else ""
 
 
 def warnings_of(result: CheckResult) -> list[str]:
@@ -197,42 +197,44 @@ def warnings_of(result: CheckResult) -> list[str]:
     table.
     """
     deciding = result.deciding
-    told = _RESTATE if deciding is not None and deciding.state == "worse" else ()
+    restated = _RESTATE if deciding is not None and deciding.state == "worse" else ()
     worse = [
         verdict
         for verdict in judged(result)
         if verdict.state == "worse"
         and not verdict.fails
         and verdict.worse is not None
-        and verdict.metric.id not in told
+        and verdict.metric.id not in restated
     ]
-    said = [
+    warnings = [
         f"{shown(verdict.metric.title)} is worse by {by_how_much(verdict)}"
         f"{' of the step' if verdict.metric.scale == 'step' else ''} "
         f"({figure(verdict.metric.unit, verdict.base)} → {figure(verdict.metric.unit, verdict.head)}); "
         "it does not fail the check."
         for verdict in worse
     ]
-    return (said + [sentence(text) for text in result.warnings])[:MOST_SENTENCES]
+    return (warnings + [sentence(text) for text in result.warnings])[:MOST_SENTENCES]
 
 
 def reasons_of(result: CheckResult) -> list[str]:
-    return [text for one in result.reasons if (text := sentence(one)) and text not in result.headline][
+    return [text for reason in result.reasons if (text := sentence(reason)) and text not in result.headline][
         :MOST_SENTENCES
     ]
 
 
 def remarks_of(result: CheckResult) -> list[str]:
     """What the verdicts of single metrics add: ``Input wait: known of 4 pairs only.``"""
-    told = " ".join((result.headline, *result.reasons))
-    said: dict[str, list[str]] = {}
+    headline_text = " ".join((result.headline, *result.reasons))
+    by_sentence: dict[str, list[str]] = {}
     verdicts = judged(result)
     for verdict in verdicts:
-        if verdict.reason and verdict.reason not in told:
-            said.setdefault(sentence(verdict.reason).rstrip("."), []).append(shown(verdict.metric.title))
+        if verdict.reason and verdict.reason not in headline_text:
+            by_sentence.setdefault(sentence(verdict.reason).rstrip("."), []).append(
+                shown(verdict.metric.title)
+            )
     return [
         f"{'Every metric' if len(titles) == len(verdicts) > 1 else '; '.join(titles)}: {reason}."
-        for reason, titles in said.items()
+        for reason, titles in by_sentence.items()
     ]
 
 
@@ -257,28 +259,32 @@ def other_differences(result: CheckResult) -> list[str]:
 
 def _differences(result: CheckResult, is_weighty: bool) -> list[str]:
     differences = result.explanation.surroundings if result.explanation else ()
-    return [difference_words(one) for one in differences if one.weighty is is_weighty][:MOST_SENTENCES]
+    return [difference_words(difference) for difference in differences if difference.weighty is is_weighty][
+        :MOST_SENTENCES
+    ]
 
 
-def difference_words(one: Difference) -> str:
+def difference_words(difference: Difference) -> str:
     """The sentence, else the two values."""
-    return sentence(one.text) or capital(f"{shown(one.what)}: {shown(one.base)} → {shown(one.head)}")
+    return sentence(difference.text) or capital(
+        f"{shown(difference.what)}: {shown(difference.base)} → {shown(difference.head)}"
+    )
 
 
 def certain(moved: Sequence[Moved], most: int) -> list[Moved]:
     """What certainly moved, the largest change first."""
-    moveds = [one for one in moved if one.is_certain and finite(one.change_ns) is not None]
-    return sorted(moveds, key=lambda one: -abs(one.change_ns))[:most]
+    moveds = [move for move in moved if move.is_certain and finite(move.change_ns) is not None]
+    return sorted(moveds, key=lambda move: -abs(move.change_ns))[:most]
 
 
-def moved_name(one: Moved) -> str:
-    return shown(one.title or one.what, 80)
+def moved_name(move: Moved) -> str:
+    return shown(move.title or move.what, 80)
 
 
 def change_ns(value: float | None) -> str:
     """A signed time: ``+2.41 ms``."""
-    known = finite(value)
-    return figure("ns", known) if not known else f"{_sign(known)}{figure('ns', abs(known))}"
+    number = finite(value)
+    return figure("ns", number) if not number else f"{_sign(number)}{figure('ns', abs(number))}"
 
 
 def _sign(value: float) -> str:
@@ -286,11 +292,11 @@ def _sign(value: float) -> str:
 
 
 def pairs_words(result: CheckResult) -> list[str]:
-    return [share(one).removesuffix(" %") for one in result.pairs]
+    return [share(pair).removesuffix(" %") for pair in result.pairs]
 
 
 def slower(result: CheckResult) -> int:
-    return sum(one > 0 for one in result.pairs)
+    return sum(pair > 0 for pair in result.pairs)
 
 
 def noise_sentence(result: CheckResult) -> str:
@@ -310,28 +316,28 @@ def noise_sentence(result: CheckResult) -> str:
 def rule_sentence(result: CheckResult) -> str:
     """What it takes to fail, and why there are fewer runs than planned."""
     metric = result.deciding.metric if result.deciding else None
-    words = []
+    parts = []
     if metric is not None and metric.severity != "off":
-        words.append(
+        parts.append(
             f"Fails if “{shown(metric.title)}” is worse by more than {limit(metric)} in the median, "
             f"with p below {result.alpha:g}."
         )
     if result.stopped:
-        words.append(f"Stopped early: {sentence(result.stopped).rstrip('.')}.")
-    return " ".join(words)
+        parts.append(f"Stopped early: {sentence(result.stopped).rstrip('.')}.")
+    return " ".join(parts)
 
 
 def left_out_lines(result: CheckResult, most: int) -> list[str]:
     """What is not judged and why, in at most `most` lines and one for the rest. Disturbed runs of a side are
-    told together: what disturbed one is mostly what disturbed the others.
+    reported together: what disturbed one is mostly what disturbed the others.
     """
     groups: dict[tuple[str, int], list[ExcludedRun]] = {}
     for at, run in enumerate(result.left_out):
         groups.setdefault((run.side, -1 if run.disturbed else at), []).append(run)
     lines = [_left_out_line(group) for group in groups.values()]
     if len(lines) > most:
-        rest = sum(len(group) for group in list(groups.values())[most:])
-        lines[most:] = [f"Left out: {rest:,} more"]
+        num_more = sum(len(group) for group in list(groups.values())[most:])
+        lines[most:] = [f"Left out: {num_more:,} more"]
     return lines
 
 
@@ -366,5 +372,5 @@ def machine_sentence(result: CheckResult) -> str:
 
 def commit_of(result: CheckResult) -> str:
     """The head's commit as git knows it; "" = not recorded, or several."""
-    found = {run.surroundings.commit for run in result.head.runs}
-    return found.pop() if len(found) == 1 else ""
+    commits = {run.surroundings.commit for run in result.head.runs}
+    return commits.pop() if len(commits) == 1 else ""

@@ -75,9 +75,9 @@ def _verdict(trend: Trend | None) -> Verdict:
             tone="plain",
         )
     tone = "plain"
-    if trend.told is not None:
-        if trend.told.is_beyond:
-            tone = "caution" if trend.told.is_worse else "good"
+    if trend.reported is not None:
+        if trend.reported.is_beyond:
+            tone = "caution" if trend.reported.is_worse else "good"
     elif not trend.search.lacking:
         tone = "good"
     return Verdict(

@@ -219,7 +219,7 @@ def causes_table(trend: Trend, prefix: str) -> Table:
     """What moved at each change, newest first."""
     columns = (
         Column(key="run", title="From session", unit=Unit.COUNT, primary=True),
-        Column(key="told", title="What moved", primary=True),
+        Column(key="moved", title="What moved", primary=True),
         Column(key="parts", title="Parts of the step", hint="those whose change is certain, 95 % interval"),
         Column(key="around", title="What else changed", primary=True),
     )

@@ -119,7 +119,7 @@ def headline(trend: Trend) -> str:
             f"Too few sessions to detect a change of {name} from noise: {FEWEST_POINTS} sessions are needed, "
             f"there {'is' if num_points == 1 else 'are'} {num_points}{_disturbed(trend)}"
         )
-    change = trend.told
+    change = trend.reported
     if change is None:
         typical = value_text(trend.metric, _median(trend.current))
         return f"No change of {name} in {trend.search.num_points:,} sessions: it stays around {typical}"
@@ -145,7 +145,7 @@ def _moved_words(change: LevelChange) -> str:
 
 def detail(trend: Trend) -> str:
     """From what to what, over how many sessions, and how sure."""
-    change = trend.told
+    change = trend.reported
     if trend.search.lacking:
         return ""
     if change is None:
@@ -178,7 +178,7 @@ def action(trend: Trend) -> str:
     """What to do next; "" where nothing is to be done."""
     if trend.search.lacking:
         return "Add runs with `perfscope history add FILE RUN...`, one for each commit or night."
-    change = trend.told
+    change = trend.reported
     if change is None or not (change.is_worse and change.is_beyond):
         return ""
     weighty = [difference for difference in around(change) if difference.weighty]

@@ -24,7 +24,7 @@ _LOSSES = {
     PopFactor.LOAD_BALANCE: "uneven computation",
     PopFactor.SERIALISATION: "serialization (dependencies, input, idle time; remains on an ideal network)",
     PopFactor.TRANSFER: "transfers",
-    # where waiting and transfer cannot be told apart
+    # where waiting and transfer cannot be distinguished
     PopFactor.COMMUNICATION: "communication and waiting (not distinguishable: see “Not collected”)",
 }
 

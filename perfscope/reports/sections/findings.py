@@ -33,12 +33,12 @@ def findings_section(analysis: RunAnalysis) -> Section:
 
 
 def _card(finding: Finding, short: str, *, is_verdict: bool) -> FindingCard:
-    places = (
+    locations = (
         ("layer", finding.layer),
         ("rank", finding.rank),
         ("collective", finding.collective),
     )
-    where = " · ".join(f"{word} {visible(value)}" for word, value in places if value is not None)
+    where = " · ".join(f"{word} {visible(value)}" for word, value in locations if value is not None)
     title, detail, action = (visible(text, LONGEST_SENTENCE) for text in finding.text)
     return FindingCard(
         slug=finding.id.value,

@@ -1,4 +1,4 @@
-"""Layers whose name is only a number in a container, told with what they are: ``features.3 (Conv2d)``."""
+"""Layers whose name is only a number in a container, shown with what they are: ``features.3 (Conv2d)``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def layer_names(layers: Iterable[LayerResult]) -> dict[str, str]:
 
 
 def with_types(sentence: str, names: Mapping[str, str]) -> str:
-    """A sentence of the analysis with the layers in it told by `names`: ``backward of 7 (Linear)``.
+    """A sentence of the analysis with the layers in it named by `names`: ``backward of 7 (Linear)``.
 
     A number is taken for a layer only where the analysis' own wording says that one is meant.
     """

@@ -42,7 +42,7 @@ def roofline_section(analysis: RunAnalysis) -> Section | None:
 
 
 def drawable(analysis: RunAnalysis) -> list[Roofline]:
-    """Rooflines that can be drawn; with one, the rates of layers stand in its table."""
+    """Rooflines that can be drawn; with one, the rates of layers are in its table."""
     return [r for r in (analysis.machine.rooflines if analysis.machine else ()) if _drawable(r)]
 
 

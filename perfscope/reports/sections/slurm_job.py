@@ -33,7 +33,7 @@ def job_facts(run: RunRecord) -> Iterator[tuple[str, str]]:
 
 
 def neighbour_note(run: RunRecord) -> Note | None:
-    """Says where somebody else used the nodes although the job did nothing on them; None = nobody did."""
+    """Says where other jobs used the nodes although this job did nothing on them; None = none did."""
     noisy = [
         look
         for look in (run.slurm.neighbours if run.slurm is not None else ())

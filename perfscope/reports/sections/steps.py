@@ -219,7 +219,7 @@ def _breakdown_table(
             visible(rank.host),
             parts.num_steps,
             parts.step,
-            *(None if part.key in rank.untold else getattr(parts, part.key) for part in BREAKDOWN_PARTS),
+            *(None if part.key in rank.unknown else getattr(parts, part.key) for part in BREAKDOWN_PARTS),
             rank.comm_ns,
             rank.overlap_ratio,
         )

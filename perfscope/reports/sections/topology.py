@@ -34,7 +34,7 @@ DRAWN = ("numa_nodes", "gpus", "fabric_ports", "nics")
 PERSONAL = frozenset(
     {"host", "uuid", "mac", "affinity", "notes", "cpu_limit", "state", "kernel", "speed_gt_s"}
 )
-# PCIe speeds in GT/s. A GPU at rest runs its link slower, so the generation is told from the fastest.
+# PCIe speeds in GT/s. A GPU at rest runs its link slower, so the generation is read from the fastest.
 PCIE = {2.5: "1.0", 5.0: "2.0", 8.0: "3.0", 16.0: "4.0", 32.0: "5.0", 64.0: "6.0"}
 
 
@@ -73,7 +73,7 @@ def _figure(value: object) -> float | None:
 
 
 def name(row: Json, key: str) -> int | str | None:
-    """A number or word by which rows are told apart; None where it is absent or something else."""
+    """A number or word by which rows are distinguished; None where it is absent or something else."""
     value = row.get(key)
     return value if isinstance(value, (int, str)) else None
 
@@ -127,24 +127,24 @@ def _summary(topology: Json, num_sockets: int) -> str:
     if memory is not None:
         parts.append(units.format_bytes(memory))
     for key, noun in (("gpus", "GPU"), ("fabric_ports", "fabric port")):
-        found = rows(topology, key)
-        if found:
-            parts.append(counted(len(found), noun))
+        devices = rows(topology, key)
+        if devices:
+            parts.append(counted(len(devices), noun))
     cards = [device for _, device in _network(topology) if device.kind == "nic"]
     if cards:
         parts.append(counted(len(cards), "network interface"))
     model = text(topology, "cpu_model")
-    said = f"{model}: {', '.join(parts)}." if model else f"{', '.join(parts)}."
+    sentence = f"{model}: {', '.join(parts)}." if model else f"{', '.join(parts)}."
     limit = number(topology, "cpu_limit")
-    return f"{said} The job may use {limit:g} CPUs." if limit is not None else said
+    return f"{sentence} The job may use {limit:g} CPUs." if limit is not None else sentence
 
 
 def _distances(row: Json) -> dict[int | str, float]:
     """How far the other nodes are by the firmware's table: 10 is a node's own memory."""
-    others, distances = row.get("distance_nodes"), row.get("distances")
-    if not isinstance(others, list) or not isinstance(distances, list):
+    nodes, distances = row.get("distance_nodes"), row.get("distances")
+    if not isinstance(nodes, list) or not isinstance(distances, list):
         return {}
-    pairs = ((other, _figure(distance)) for other, distance in zip(others, distances, strict=False))
+    pairs = ((other, _figure(distance)) for other, distance in zip(nodes, distances, strict=False))
     return {other: figure for other, figure in pairs if isinstance(other, (int, str)) and figure is not None}
 
 
@@ -184,8 +184,8 @@ def _has_cpus(row: Json) -> bool:
 
 
 def _nearest(row: Json, homes: Sequence[Json]) -> int | str | None:
-    known = _distances(row)
-    nearest = min(homes, key=lambda home: known.get(name(home, "node") or 0, 255))
+    distances = _distances(row)
+    nearest = min(homes, key=lambda home: distances.get(name(home, "node") or 0, 255))
     return name(nearest, "node")
 
 
@@ -222,12 +222,16 @@ def _last_cache(topology: Json, package: object) -> str:
     cpus = next(
         (row.get("cpus") for row in rows(topology, "packages") if name(row, "package") == package), None
     )
-    found = [row for row in rows(topology, "caches") if number(row, "size_bytes") and number(row, "level")]
-    if not found or not isinstance(cpus, str):
+    caches = [row for row in rows(topology, "caches") if number(row, "size_bytes") and number(row, "level")]
+    if not caches or not isinstance(cpus, str):
         return ""
-    level = max(number(row, "level") or 0 for row in found)
-    own = cpu_set(cpus)
-    mine = [row for row in found if number(row, "level") == level and cpu_set(str(row.get("cpus"))) & own]
+    level = max(number(row, "level") or 0 for row in caches)
+    cpus_of_node = cpu_set(cpus)
+    mine = [
+        row
+        for row in caches
+        if number(row, "level") == level and cpu_set(str(row.get("cpus"))) & cpus_of_node
+    ]
     if not mine:
         return ""
     size = units.format_bytes(number(mine[0], "size_bytes"))
@@ -254,7 +258,7 @@ def _devices(topology: Json) -> tuple[dict[int, list[Device]], tuple[Device, ...
 
 
 def _gpus(topology: Json) -> list[tuple[Json, Device]]:
-    found = []
+    gpus = []
     for row in rows(topology, "gpus"):
         lines = [_gpu_name(text(row, "name", 60), text(row, "vendor", 20))]
         memory = number(row, "memory_bytes")
@@ -267,13 +271,13 @@ def _gpus(topology: Json) -> list[tuple[Json, Device]]:
             title=f"GPU {text(row, 'index')}",
             lines=tuple(filter(None, lines)),
         )
-        found.append((row, device))
-    return found
+        gpus.append((row, device))
+    return gpus
 
 
-def _gpu_name(whole: str, vendor: str) -> str:
+def _gpu_name(full_name: str, vendor: str) -> str:
     """A GPU's name without its vendor's and without the memory, which stands below: ``H100 HBM3``."""
-    return " ".join(word for word in whole.split() if word != vendor and not word.upper().endswith("GB"))
+    return " ".join(word for word in full_name.split() if word != vendor and not word.upper().endswith("GB"))
 
 
 def _pcie(pcie: object) -> list[str]:
@@ -293,7 +297,7 @@ def _pcie(pcie: object) -> list[str]:
 
 
 def _network(topology: Json) -> list[tuple[Json, Device]]:
-    found = []
+    interfaces = []
     behind = set()
     for row in rows(topology, "fabric_ports"):
         behind.add(name(row, "netdev"))
@@ -303,7 +307,7 @@ def _network(topology: Json) -> list[tuple[Json, Device]]:
         state = text(row, "state", 20)
         if state and not state.upper().endswith("ACTIVE"):
             lines.append(state.lower())
-        found.append(
+        interfaces.append(
             (row, Device(id=text(row, "id"), kind="port", title=device, lines=tuple(filter(None, lines))))
         )
     for row in rows(topology, "nics"):
@@ -311,9 +315,11 @@ def _network(topology: Json) -> list[tuple[Json, Device]]:
             continue
         speed = _bits(number(row, "speed_bits_per_s")) or "speed not known"
         down = "" if text(row, "state") in ("up", "unknown", "") else text(row, "state", 20)
-        told = tuple(filter(None, ("Ethernet", speed, down)))
-        found.append((row, Device(id=text(row, "id"), kind="nic", title=text(row, "name", 40), lines=told)))
-    return found
+        facts = tuple(filter(None, ("Ethernet", speed, down)))
+        interfaces.append(
+            (row, Device(id=text(row, "id"), kind="nic", title=text(row, "name", 40), lines=facts))
+        )
+    return interfaces
 
 
 def _bits(rate: float | None) -> str:

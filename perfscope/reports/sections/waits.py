@@ -20,7 +20,7 @@ _LAYER_UNKNOWN = "not known"
 
 
 def waits_section(analysis: RunAnalysis) -> Section | None:
-    """None where nothing was matched; why stands in the run's missing figures."""
+    """None where nothing was matched; the reason is in the run's missing figures."""
     waits = analysis.waits
     if waits is None or not waits.groups:
         return None

@@ -79,15 +79,15 @@ def _subtitle(study: StudyAnalysis) -> str:
         return visible(study.schemes[0].title, LONGEST)
     models = list(dict.fromkeys(run.model for run in study.runs if run.model))
     machines = list(dict.fromkeys(run.machine.text for run in study.runs if run.machine.text))
-    return visible(", ".join(one[0] for one in (models, machines) if len(one) == 1), LONGEST)
+    return visible(", ".join(values[0] for values in (models, machines) if len(values) == 1), LONGEST)
 
 
 def _verdict(study: StudyAnalysis) -> Verdict:
     refused = any(problem.severity == REFUSE for problem in study.problems)
-    first, rest = first_sentence(study.headline)
+    first, remainder = first_sentence(study.headline)
     return Verdict(
         headline=together(visible(first, LONGEST)),
-        detail=visible(" ".join([*([rest] if rest else []), *_details(study)]), 2 * LONGEST),
+        detail=visible(" ".join([*([remainder] if remainder else []), *_details(study)]), 2 * LONGEST),
         action=visible(study.action, LONGEST),
         tone="caution" if refused else "plain",
     )
@@ -106,10 +106,10 @@ def together(text: str) -> str:
 
 def _details(study: StudyAnalysis) -> Iterator[str]:
     """Why, and where it would turn; what the headline says already is not said again."""
-    said = [study.headline]
+    sentences = [study.headline]
     for text in _sentences(study):
-        if text and text not in said:
-            said.append(text)
+        if text and text not in sentences:
+            sentences.append(text)
             yield f"{text[0].upper()}{text[1:]}" if _is_lower_word(text) else text
 
 
@@ -144,9 +144,9 @@ def _undermined(study: StudyAnalysis) -> Iterator[str]:
         point for series in (study.scaling.series[:1] if study.scaling else ()) for point in series.points
     ]
     rows = [row for schemes in study.schemes[:1] if schemes.verdict for row in schemes.rows]
-    told = {label for one in points or rows for label in one.runs}
-    if traced & told:
-        which = "its samples/s" if told <= traced else "some of its samples/s"
+    labels = {label for entry in points or rows for label in entry.runs}
+    if traced & labels:
+        which = "its samples/s" if labels <= traced else "some of its samples/s"
         yield f"Rely on this order with care: {which} count traced steps, which tracing slows unequally."
 
 

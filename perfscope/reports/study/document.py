@@ -1,7 +1,7 @@
 """The JSON of a comparison: the study's own records, raw, in base units.
 
 Fields and units are those of `analysis/study/results.py`. Missing figures are null, never NaN and never 0;
-the reason stands in a field beside them or in `missing`. Fields are only ever added within a
+the reason is in a field beside them or in `missing`. Fields are only ever added within a
 `schema_version`.
 """
 

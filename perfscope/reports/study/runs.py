@@ -15,8 +15,8 @@ from perfscope.vocabulary.efficiency import PopFactor
 from perfscope.vocabulary.figures import Figure
 from perfscope.vocabulary.missing import Missing
 
-MOST_WARNINGS = 3  # above the figures; all of them stand in their section
-LONGEST_COMMAND = 200  # the whole of it stands in the JSON
+MOST_WARNINGS = 3  # above the figures; all of them are in their section
+LONGEST_COMMAND = 200  # the full command is in the JSON
 
 
 def problems_section(study: StudyAnalysis) -> Section | None:
@@ -54,7 +54,7 @@ def _texts(gap: Missing) -> tuple[str, str]:
 
 
 def missing_section(study: StudyAnalysis) -> Section:
-    """Of the study first, then of its runs; the same gap of several runs is told once."""
+    """Of the study first, then of its runs; the same gap of several runs is listed once."""
     title = "Not determined"
     gaps: dict[tuple[str, str], list[str]] = {_texts(gap): [] for gap in study.missing}
     single = _single_ranks(study)

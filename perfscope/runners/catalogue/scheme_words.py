@@ -1,4 +1,4 @@
-"""What is told about schemes, in lists and in docs/schemes.md: titles and texts from class attributes."""
+"""What is documented about schemes, in lists and in docs/schemes.md: from class attributes."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _batch_words(scheme: type[Scheme]) -> str:
 
 
 def result_words(scheme: type[Scheme]) -> str:
-    """What the trained weights are held against."""
+    """What the trained weights are compared with."""
     if scheme.equals_serial:
         text = "equal to serial training's, up to rounding"
         return f"{text}; {scheme.criterion}" if scheme.criterion else text

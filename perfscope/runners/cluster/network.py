@@ -134,7 +134,7 @@ def build(spec: ClusterSpec) -> tuple[EmulatedHost, ...]:
     """
     switch = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     _silence_ipv6()
-    # A bridge that forwards from the first packet on and asks nobody about groups.
+    # A bridge that forwards from the first packet on and does not ask about groups.
     _ip("link add sw0 type bridge forward_delay 0 mcast_snooping 0", "link set lo up", "link set sw0 up")
     hosts = []
     for index, name in enumerate(host_names(spec.num_hosts, socket.gethostname())):
@@ -151,7 +151,7 @@ def build(spec: ClusterSpec) -> tuple[EmulatedHost, ...]:
 
 
 def queue_commands(interface: str, spec: ClusterSpec, *, latency: bool) -> list[str]:
-    """What `tc` is to be told so that `interface` sends as the cluster's links do.
+    """The arguments of `tc` with which `interface` sends as the cluster's links do.
 
     Args:
         latency: this end of the link delays, too.

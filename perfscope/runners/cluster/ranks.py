@@ -22,7 +22,7 @@ from perfscope.runners.starting.endings import (
 )
 from perfscope.runners.starting.guard import STOPPING, WATCHED
 
-MASTER_PORT = 29500  # of a namespace of its own: nobody else is there
+MASTER_PORT = 29500  # of a namespace of its own: nothing else is there
 ENV_CLUSTER = "PERFSCOPE_CLUSTER"  # tells the ranks that their hosts are one machine
 SAY_S = 1.0  # for ranks that lose a peer, to say so themselves
 STOP_S = 4.0  # from SIGTERM to SIGKILL
@@ -33,7 +33,8 @@ _EXIT_NOT_EXECUTABLE = 126
 def rank_environment(
     spec: ClusterSpec, hosts: Sequence[EmulatedHost], rank: int, environment: Mapping[str, str], num_cpus: int
 ) -> dict[str, str]:
-    """What rank `rank` is told: torchrun's variables, and to talk through the emulated interface.
+    """The environment of rank `rank`: torchrun's variables, and the settings to talk through the emulated
+    interface.
 
     Args:
         num_cpus: CPUs of the machine, shared by all ranks.

@@ -193,8 +193,8 @@ def run_all(
         folder: of the comparison.
         command: words in front of a cell's own: `python -m perfscope bench run`.
         timeout_s: a run that takes longer is ended and has failed.
-        begins: told (cell, run, its number from 1, how many there are).
-        ended: told when a run is done or has failed.
+        begins: called with (cell, run, its number from 1, how many there are).
+        ended: called when a run is done or has failed.
 
     Raises:
         Interrupted: by a signal; the run that was going is pending again.

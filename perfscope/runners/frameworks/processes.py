@@ -92,13 +92,13 @@ class Processes:
     def _fail(self, failed: tuple[str, RankEnding]) -> None:
         name, ending = failed
         self._code = ending.exit_code
-        rest = "; stopping the others" if self._alive else ""
-        say(f"{name} {ending.how}{rest}")
+        consequence = "; stopping the others" if self._alive else ""
+        say(f"{name} {ending.how}{consequence}")
         self._term_at = time.monotonic() + SAY_S
         self._kill_at = self._term_at + STOP_S
 
     def _look_at_rest(self) -> None:
-        """Rank 0 may leave when it is the last; helpers must when nobody trains any more."""
+        """Rank 0 may leave when it is the last; helpers must when no process trains any more."""
         training = [task.rank for task in self._alive.values() if task.rank is not None]
         if training == [0]:
             with suppress(OSError):
@@ -118,7 +118,7 @@ class Processes:
                     break
                 if pid in self._alive:
                     task = self._alive.pop(pid)
-                    if task.rank is not None or training:  # a server told to end may end as it likes
+                    if task.rank is not None or training:  # a server asked to end may end as it likes
                         endings[len(endings)] = (task.name, from_wait_status(len(endings), status))
         failed = cause([ending for _, ending in endings.values()])
         return None if failed is None else endings[failed.rank]

@@ -17,7 +17,7 @@ class Framework:
 
     Attributes:
         name: for `--framework`.
-        summary: one line: how it trains, on one process and on several; told beside its speed.
+        summary: one line: how it trains, on one process and on several; shown beside its speed.
         program: file of its program, beside this one.
         modules: that its Python must be able to import.
         distributions: packages that may hold it; the first that is installed tells the version.

@@ -1,4 +1,4 @@
-"""What each process of a run is told so that it finds the others: every framework has words of its own."""
+"""What each process of a run gets so that it finds the others: every framework has its own variables."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def common_environment(threads: int) -> dict[str, str]:
 
 
 def free_ports(num: int) -> list[int]:
-    """Ports that nobody listens on now, all different."""
+    """Ports that no process listens on now, all different."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(num)]
         for socket_ in sockets:
@@ -86,7 +86,7 @@ def _torch(start: Start) -> tuple[RankProcess, ...]:
 
 
 def _tensorflow(start: Start) -> tuple[RankProcess, ...]:
-    if start.size == 1:  # TF_CONFIG of one worker would start a server for nobody
+    if start.size == 1:  # TF_CONFIG of one worker would start a server for no one
         return _ranks(start, lambda rank: {})
     workers = [f"{HOST}:{port}" for port in free_ports(start.size)]
 

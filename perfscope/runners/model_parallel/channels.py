@@ -2,7 +2,7 @@
 
 Between layers every rank holds some of the channels; which ones is a `Parts`. A whole activation (the
 samples, or what was gathered for several layers) is None in its place; its gradient on a rank is partial,
-or nobody asks for it. ReLU, pools, BatchNorm and dropout work on own channels alone, so they need nothing.
+or is not needed. ReLU, pools, BatchNorm and dropout work on own channels alone, so they need nothing.
 """
 
 from __future__ import annotations

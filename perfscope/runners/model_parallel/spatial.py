@@ -28,7 +28,7 @@ from perfscope.runners.models.blocks import Branches, Residual
 class Layout(Enum):
     """How an activation lies on the ranks."""
 
-    SAMPLES = "samples"  # all rows on every rank; nobody asks for its gradient
+    SAMPLES = "samples"  # all rows on every rank; its gradient is not needed
     ROWS = "rows"  # own rows
     WHOLE = "whole"  # all rows on every rank, and the same gradient
 

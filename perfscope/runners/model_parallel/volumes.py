@@ -124,7 +124,7 @@ def pair_volumes(structure: Structure) -> list[Exchanged]:
     for name, role in roles([name for name, linear in layers if linear]).items():
         if role != COLUMN:
             exchanged.append(Exchanged("all_reduce", prod(structure.out_shapes[name]), FORWARD))
-        if role != ROW and name != first:  # nobody asks for the samples' gradient
+        if role != ROW and name != first:  # the samples' gradient is not needed
             collective = "all_reduce" if role == COLUMN else "all_gather"
             exchanged.append(Exchanged(collective, prod(structure.in_shapes[name]), BACKWARD))
     for name, module in structure.model.named_children():

@@ -143,7 +143,7 @@ def _hook(scheme: DDP, bucket: Any) -> Any:
 def _settle_buckets(ddp: nn.parallel.DistributedDataParallel, params: Sequence[torch.Tensor]) -> None:
     """Has DDP learn the order of gradients now, not in the first step: all steps send the same buckets then.
 
-    The order is told by one backward pass per parameter; a pass of the model would count as part of a step.
+    The order is found by one backward pass per parameter; a pass of the model would count as part of a step.
     """
     ddp.reducer.prepare_for_backward([])
     for param in reversed(params):

@@ -34,7 +34,7 @@ class Packed(Replicas):
     name = "dp.packed"
     summary = "Data parallel; all gradients in one buffer, one all-reduce after the backward pass."
     rule = (
-        "Gradients of all layers lie in one contiguous buffer. After the backward pass one all-reduce "
+        "Gradients of all layers are in one contiguous buffer. After the backward pass one all-reduce "
         "averages it; then every rank makes the same update. No overlap, but one latency per step instead "
         "of one per layer."
     )

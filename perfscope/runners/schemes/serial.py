@@ -1,4 +1,4 @@
-"""One process: what every other scheme is held against."""
+"""One process: what every other scheme is compared with."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from perfscope.messages.lists import plural
 
 EXIT_LOST_PEER = 3  # a rank's exit code when another rank has gone or does not answer
-# Nobody sends these to a rank because another rank has failed.
+# Launchers do not send these to a rank because another rank has failed.
 _OF_ITS_OWN = frozenset({signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE})
 
 

@@ -55,7 +55,7 @@ def bench_mark() -> dict[str, str]:
 
 
 def end_with_bench(*, through_others: bool = False) -> None:
-    """Have this process told SIGTERM when its `perfscope bench run` ends, however that ends.
+    """Have this process sent SIGTERM when its `perfscope bench run` ends, however that ends.
 
     Nothing happens where another command has started us: a launcher of ours that a user runs outlives the
     wrapper around it.

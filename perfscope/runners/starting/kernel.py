@@ -72,7 +72,7 @@ def cover_file(path: str, by: str) -> None:
 
 
 def map_own_identity(uid: int, gid: int) -> None:
-    """In a new user namespace: be who we were outside of it, and nobody else."""
+    """In a new user namespace: be the same user as outside of it, and no other."""
     Path("/proc/self/setgroups").write_text("deny")  # the kernel wants that before the next two
     Path("/proc/self/uid_map").write_text(f"{uid} {uid} 1")
     Path("/proc/self/gid_map").write_text(f"{gid} {gid} 1")

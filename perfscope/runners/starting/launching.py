@@ -227,7 +227,7 @@ def _mpiexec(environment: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _is_open_mpi(command: str) -> bool:
-    """Open MPI refuses more ranks than cores unless it is told to; Hydra does not know the option."""
+    """Open MPI refuses more ranks than cores unless it is asked to; Hydra does not know the option."""
     try:
         answer = subprocess.run(
             [command, "--version"],

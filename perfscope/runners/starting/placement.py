@@ -100,7 +100,7 @@ def read_topology(
     cores: dict[tuple[int, ...], Core] = {}
     for cpu in sorted(usable):
         siblings = cpu_set(_text(root / f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"))
-        mine = tuple(one for one in sorted(siblings) if one in usable) or (cpu,)
+        mine = tuple(cpu for cpu in sorted(siblings) if cpu in usable) or (cpu,)
         cores.setdefault(mine, Core(mine, nodes.get(cpu)))
     ordered = sorted(cores.values(), key=lambda core: (-1 if core.node is None else core.node, core.cpus))
     return HostTopology(tuple(ordered), _gpu_nodes(root, environment))
@@ -219,7 +219,7 @@ def _beside_gpus(topology: HostTopology, gpus: Sequence[int | None]) -> list[Slo
     """Each rank in the domain of its GPU; ranks of one domain split it."""
     slots: dict[int, Slot] = {}
     for node in dict.fromkeys(gpus):
-        ranks = [rank for rank, one in enumerate(gpus) if one == node]
+        ranks = [rank for rank, gpu_node in enumerate(gpus) if gpu_node == node]
         cores = [core for core in topology.cores if core.node == node]
         slots |= dict(zip(ranks, _share(cores, len(ranks)), strict=True))
     return [slots[rank] for rank in range(len(gpus))]
@@ -251,7 +251,7 @@ def _apportion(weights: Sequence[int], total: int) -> list[int]:
     """`total` in proportion to `weights`, at least one each; what is left goes to the largest remainders."""
     spare = total - len(weights)
     exact = [spare * weight / sum(weights) for weight in weights]
-    counts = [int(one) for one in exact]
+    counts = [int(share) for share in exact]
     order = sorted(range(len(weights)), key=lambda index: (counts[index] - exact[index], index))
     for index in order[: spare - sum(counts)]:
         counts[index] += 1
@@ -260,11 +260,11 @@ def _apportion(weights: Sequence[int], total: int) -> list[int]:
 
 def _nodes(root: Path) -> dict[int, int]:
     """CPU -> NUMA domain."""
-    found: dict[int, int] = {}
+    nodes: dict[int, int] = {}
     for folder in (root / "sys/devices/system/node").glob("node[0-9]*"):
         for cpu in sorted(cpu_set(_text(folder / "cpulist"))):
-            found[cpu] = int(folder.name.removeprefix("node"))
-    return found
+            nodes[cpu] = int(folder.name.removeprefix("node"))
+    return nodes
 
 
 def _nodes_with_memory(root: Path) -> list[int]:
@@ -273,8 +273,8 @@ def _nodes_with_memory(root: Path) -> list[int]:
 
 def _gpu_nodes(root: Path, environment: Mapping[str, str]) -> tuple[int | None, ...]:
     """Of the visible GPUs, in the order of the framework."""
-    found = visible_devices(Context(root=root), environment)
-    nodes = (_text(root / f"sys/bus/pci/devices/{gpu.get('pci')}/numa_node") for gpu in found)
+    devices = visible_devices(Context(root=root), environment)
+    nodes = (_text(root / f"sys/bus/pci/devices/{gpu.get('pci')}/numa_node") for gpu in devices)
     return tuple(int(node) if node.isdigit() else None for node in nodes)  # -1: the firmware does not say
 
 

@@ -85,8 +85,8 @@ def run_all(
         study: changed in place.
         how: see How.
         only: names of cells to run; None = all.
-        begins: told (cell, run, its number from 1, how many there are).
-        ended: told when a run is done or has failed.
+        begins: called with (cell, run, its number from 1, how many there are).
+        ended: called when a run is done or has failed.
 
     Raises:
         Interrupted: by a signal.

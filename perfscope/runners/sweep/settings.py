@@ -94,7 +94,7 @@ def config_of(
         default_input: shape of a model's samples, by name, for runs that set none; None: BenchConfig's.
 
     Raises:
-        BenchError: a name nobody knows (with the nearest), or a value that is no such thing.
+        BenchError: an unknown name (with the nearest), or a value that is no such thing.
     """
     name, own_modifiers = parse_scheme(scheme)
     every = (*own_modifiers, *parse_modifiers(modifiers))

@@ -151,7 +151,7 @@ def parse_sweep(document: Mapping[str, Any], title: str, where: str) -> Sweep:
     """The sweep in a decoded document. `place` names the file in messages.
 
     Raises:
-        BenchError: a key nobody knows, with the nearest; a value of the wrong kind; no cell at all.
+        BenchError: an unknown key, with the nearest; a value of the wrong kind; no cell at all.
     """
     _require_quotes(document.get("scheme"), where)
     file: Any = converted(document, _SweepFile, file=where, strict=False, error=BenchError)

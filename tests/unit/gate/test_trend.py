@@ -350,4 +350,4 @@ def test_a_change_fails_while_it_is_among_the_newest_sessions_and_lasts() -> Non
     assert [one.is_worse for one in back.changes] == [True, False] and back.failing is None
     lasting = levels(1.0, 1.2, 1.21, each=8, newest=16)
     assert [one.is_beyond for one in lasting.changes] == [True, False]
-    assert lasting.failing is lasting.told is lasting.changes[0]
+    assert lasting.failing is lasting.reported is lasting.changes[0]

@@ -155,7 +155,7 @@ def test_what_a_trace_cannot_tell_is_absent_and_not_zero(tmp_path: Path) -> None
     parts = build_document(analysis_of(traced(tmp_path / "named", "jax", {0: seen})))["ranks"][0]  # type: ignore[index]
     assert parts["breakdown_ns"]["optimizer"] == MS
     torch = analysis_of(traced(tmp_path / "torch", "torch", {0: [span(0, 9 * MS, "compute")]}))
-    assert torch.ranks[0].untold == ()
+    assert torch.ranks[0].unknown == ()
 
 
 def test_calls_of_layers_are_absent_where_no_trace_marks_them(tmp_path: Path) -> None:

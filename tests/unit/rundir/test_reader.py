@@ -150,7 +150,7 @@ def test_a_listed_window_whose_trace_is_there_is_not_lost(run: SyntheticRun, kep
 
 
 def restarted(run: SyntheticRun, *, first: int, second: int) -> SyntheticRun:
-    """Rank 0 as two processes left it; the second is on another host so that the two can be told apart."""
+    """Rank 0 as two processes left it; the second is on another host so that the two can be distinguished."""
     for name, num_steps, host in (("0", first, "one"), ("0.1", second, "two")):
         run.write(f"ranks/{name}/rank.json", {"schema_version": 1, "rank": 0, "host": host})
         lines = [json.dumps({"columns": ["step", "start_ns", "dur_ns"]})]

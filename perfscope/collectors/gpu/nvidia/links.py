@@ -76,7 +76,7 @@ def _low_word(value: Value) -> Value:
 
 
 def _nvlinks(nvml: Any, gpu: NvidiaGpu, links: list[int]) -> FieldQuery:
-    """Every link in both directions, one call. Where KiB are not counted, whole bytes stand in."""
+    """Every link in both directions, one call. Where KiB are not counted, whole bytes are used."""
     fields: dict[Series, tuple[int, int]] = {}
     instead: dict[Series, Query] = {}
     for link in links:

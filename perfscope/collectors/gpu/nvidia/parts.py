@@ -283,7 +283,7 @@ class NvmlCollector(BaseCollector):
 
 
 def _settled(nvml: Any, gpu: NvidiaGpu, group: list[Query]) -> list[Query]:
-    """A group without what the GPU refuses, and with what stands in for it."""
+    """A group without what the GPU refuses, and with what replaces it."""
     settled: list[Query] = []
     waiting = list(group)
     while waiting:

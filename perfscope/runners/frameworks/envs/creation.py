@@ -81,7 +81,7 @@ def create(
         pins: what it is made of.
         base: folder of all environments.
         python: that it is made from; a path.
-        tell: told what is being done, a line each.
+        tell: called with what is being done, a line each.
         index_url: package index for pip; None = pip's own settings.
         build: whether building from source is allowed.
 
@@ -272,7 +272,7 @@ def _lock(base: Path, name: str) -> Path:
 
 @contextmanager
 def _alone(base: Path, name: str) -> Iterator[None]:
-    """Nobody else makes this environment meanwhile."""
+    """No other process makes this environment meanwhile."""
     try:
         base.mkdir(parents=True, exist_ok=True)
         file = _lock(base, name).open("wb")

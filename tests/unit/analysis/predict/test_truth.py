@@ -330,7 +330,7 @@ def test_one_size_tells_a_sum_only_and_the_interval_says_so() -> None:
     assert not fitted.used.separable
     assert fitted.draws[:, 0].max() > 0
     report = predict([run], Question(plans=[plan("dp.ddp", 4, 32, (1_000_000,))]))
-    assert any("cannot be told apart" in warning for warning in report.warnings)
+    assert any("cannot be separated" in warning for warning in report.warnings)
 
 
 def test_latency_and_bandwidth_are_never_negative() -> None:

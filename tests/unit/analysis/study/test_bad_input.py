@@ -279,7 +279,7 @@ def test_the_same_run_twice_is_no_repeat() -> None:
     first = entry("runs/a", scheme="a", speed=100)
     again = structs.replace(first, name="copy/a")
     study = analyze_study([first, again, entry("b", scheme="b", speed=90)])
-    assert "stands in the study already" in problem(study, "same_run").text
+    assert "is in the study already" in problem(study, "same_run").text
     assert [row.num_repeats for row in study.schemes[0].rows] == [1, 1]
     assert {run.label for run in study.runs} == {"runs/a", "copy/a", "b"}
     assert problem(study, "same_run").runs == ("copy/a",)  # named last, whatever the alphabet says

@@ -92,7 +92,7 @@ def test_where_it_cannot_be_told_whether_these_are_shares_of_one_model_it_is_sai
     assert said(study, "other_model") == []
     assert said(study, "model_parts") == [
         "warn: The ranks of a and b hold 896 to 4,196,224 parameters each of Sequential, in other layers or "
-        "other shares of them: whether all trained the same model cannot be told."
+        "other shares of them: whether all trained the same model is not known."
     ]
 
 
