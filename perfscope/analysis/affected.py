@@ -19,7 +19,17 @@ _OF_STEPS = (
     *("machine", "findings", "bench", "remarks", *_CAUSES),
 )
 _OF_WINDOWS = (
-    *("breakdown_of", "layers", "collectives", "provenance", "machine", "findings", "bench", "remarks"),
+    *(
+        "breakdown_of",
+        "layers",
+        "communication",
+        "collectives",
+        "provenance",
+        "machine",
+        "findings",
+        "bench",
+        "remarks",
+    ),
     *("framework", *_CAUSES),
 )
 _OF_TRAINING = tuple(sorted({*_OF_STEPS, *_OF_WINDOWS, RANKS}))

@@ -12,16 +12,14 @@ from msgspec import Struct, field
 
 from perfscope.analysis.intervals import Int64
 from perfscope.analysis.matching import RankCalls
-from perfscope.analysis.spans import COMM, Mask, known_words, owning_step, whole_numbers, words
+from perfscope.analysis.spans import COMM, known_words, owning_step, whole_numbers, words
 from perfscope.rundir.schema import KINDS
 
 COMM_COLUMNS = (
     *("start_ns", "dur_ns", "device", "step", "launch_step", "kind", "collective", "group", "group_size"),
-    *("in_bytes", "out_bytes", "dtype", "peer", "seq", "lane", "launch_ns", "name"),
+    *("in_bytes", "out_bytes", "dtype", "peer", "seq", "lane", "launch_ns"),
 )
 _NUMBERS = ("start_ns", "dur_ns", "group_size", "in_bytes", "out_bytes", "peer", "seq", "lane")
-_OPERATOR = "c10d::"
-_CLOCK_STEP_NS = 50_000  # spans of two threads may be written down that far out of order
 DEFAULT_GROUP = "default"
 UNKNOWN_GROUP = "unknown"  # one of several, as ingest calls it
 
@@ -64,7 +62,7 @@ class CommRecord(Struct, eq=False):
         is_comm = known_words(table, "kind", KINDS) == COMM
         if (is_comm & (device >= 0)).any():
             is_comm &= device >= 0  # the host side of a device collective is the same call again
-        launch = _launch_times(table, is_comm)
+        launch = whole_numbers(table, "launch_ns")[is_comm]
         (collective, collectives), (group, names), (dtype, dtypes) = (
             words(table, column) for column in ("collective", "group", "dtype")
         )
@@ -86,39 +84,6 @@ class CommRecord(Struct, eq=False):
             entry.ranks.add(rank)
             column = {column: values[at] for column, values in numbers.items()}
             entry.windows[window].append(_calls(rank, key.collective, column, entry.size))
-
-
-def _launch_times(table: pa.Table, is_comm: Mask) -> Int64:
-    """Launch of each communication span, ns; -1 where the trace does not say.
-
-    That is when the host asked for the call: before it began, where the backend was still busy. A device
-    span knows its launch. A backend's span (gloo) does not, but the trace has the `c10d::` operator that
-    queued it, and a backend takes its queue in order: the k-th operator is the k-th span of a step.
-
-    Args:
-        table: start_ns, device, step, launch_ns, name of schema.TIMELINE, one rank and window.
-        is_comm: shape (n,), the spans.
-
-    Returns:
-        Shape (number of spans in `is_comm`,), in the table's order.
-    """
-    rows = np.flatnonzero(is_comm)
-    launch = whole_numbers(table, "launch_ns")[rows]
-    on_host = whole_numbers(table, "device")[rows] < 0
-    if not on_host.any():
-        return launch
-    code, names = words(table, "name")
-    is_operator = np.array([*(name.startswith(_OPERATOR) for name in names), False])[code] & ~is_comm
-    start, step = whole_numbers(table, "start_ns"), whole_numbers(table, "step")
-    queued = np.flatnonzero(is_operator)
-    for step_index in np.unique(step[rows[on_host]]).tolist():
-        asked = np.sort(start[queued[step[queued] == step_index]])
-        at = np.flatnonzero(on_host & (step[rows] == step_index))
-        at = at[np.argsort(start[rows[at]], kind="stable")]
-        began = start[rows[at]]
-        if len(asked) == len(began) and (asked <= began + _CLOCK_STEP_NS).all():
-            launch[at] = np.minimum(asked, began)
-    return launch
 
 
 def _calls(rank: int, collective: str, column: Mapping[str, Int64], group_size: int) -> RankCalls:

@@ -7,6 +7,8 @@ Everything is O(n log n) numpy without a Python loop over events.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -107,6 +109,30 @@ def disjoint_parts(start: Int64, end: Int64) -> tuple[Int64, Int64]:
     return new_start, new_end
 
 
+def shares_of(intervals: Intervals, start: Int64, end: Int64) -> NDArray[np.float64]:
+    """Divides `intervals` among the spans that cover them, evenly where several do.
+
+    Args:
+        intervals: to be divided.
+        start: shape (n,), ns.
+        end: shape (n,), ns.
+
+    Returns:
+        Shape (n,), ns. Their sum is the part of `intervals` under any span, but for rounding.
+    """
+    stop = np.maximum(start, end)
+    times = np.unique(np.concatenate((start, stop)))
+    if len(times) < 2:
+        return np.zeros(len(start))
+    first, last = np.searchsorted(times, start), np.searchsorted(times, stop)
+    opened = np.bincount(first, minlength=len(times)) - np.bincount(last, minlength=len(times))
+    num_open = np.cumsum(opened)[:-1]
+    each = np.diff(covered_before(intervals, times)) / np.maximum(num_open, 1)
+    total = np.concatenate((np.zeros(1), np.cumsum(np.where(num_open > 0, each, 0.0))))
+    shares: NDArray[np.float64] = total[last] - total[first]
+    return shares
+
+
 def grouped_length(code: NDArray[np.integer], start: Int64, end: Int64, num_codes: int) -> Int64:
     """|union| of the spans of each group, for all groups at once.
 
@@ -150,6 +176,21 @@ def apportion(totals: list[int], parts: int) -> list[int]:
     for index in remainders[: target - sum(quotients)]:
         quotients[index] += 1
     return quotients
+
+
+def rounded_to(values: Sequence[float], total: int) -> list[int]:
+    """Whole numbers near `values` that add up to `total`, which is near their sum.
+
+    Largest remainder, as `apportion`.
+    """
+    floors = [math.floor(value) for value in values]
+    order = sorted(range(len(values)), key=lambda index: (floors[index] - values[index], index))
+    surplus = total - sum(floors)
+    if surplus < 0:  # by an error of rounding
+        floors[max(range(len(values)), key=lambda index: values[index])] += surplus
+    for position in range(surplus):
+        floors[order[position % len(order)]] += 1
+    return floors
 
 
 def _select(a: Intervals, b: Intervals, *, state: int) -> Intervals:

@@ -1,4 +1,4 @@
-"""Per layer: time forward and backward, calls, modeled work, and the exposed communication of its gradients.
+"""Per layer: time forward and backward, calls, modeled work, and exposed communication.
 
 Leaf attribution: an operator belongs to the innermost layer whose forward it runs in (or whose backward it
 is), so a container such as `features` has only the operators it runs itself, and the layers' times add up
@@ -6,7 +6,8 @@ instead of counting children twice. Time is the union of a layer's operators (de
 phase, per mean analyzed step, averaged over the ranks that were traced. A device's work belongs to the step
 that launched it, even if the device gets to it after the step's end.
 
-Exposed communication has a figure by layer only where all of it could be given to layers (`layer_comm`).
+A layer's exposed communication is that of `communication`. Where some of it belongs to no known layer, a
+layer without any has no figure rather than 0.
 """
 
 from __future__ import annotations
@@ -23,9 +24,10 @@ from numpy.typing import NDArray
 from perfscope.analysis import intervals as iv
 from perfscope.analysis.breakdown import Activity
 from perfscope.analysis.buckets import LayerParams
-from perfscope.analysis.layer_comm import CommShares, ModelParams, add_window, comm_of_layers, missing_of
+from perfscope.analysis.communication import COMMUNICATION_COLUMNS, ModelParams, RankComm
+from perfscope.analysis.communication_results import RunComm, missing_of
 from perfscope.analysis.missing import Missing, missing_figure
-from perfscope.analysis.results import LayerResult
+from perfscope.analysis.results import Communication, LayerResult
 from perfscope.analysis.spans import (
     ANNOTATION,
     BACKWARD,
@@ -39,24 +41,10 @@ from perfscope.analysis.spans import (
 )
 from perfscope.rundir.records import LayersRecord
 from perfscope.vocabulary.causes import Cause
+from perfscope.vocabulary.communication import Unattributed
 from perfscope.vocabulary.figures import Figure
 
-LAYER_COLUMNS = (
-    *(
-        "start_ns",
-        "dur_ns",
-        "device",
-        "lane",
-        "kind",
-        "phase",
-        "step",
-        "launch_step",
-        "layer",
-        "name",
-        "flops",
-    ),
-    *("bytes_read", "bytes_written", "collective", "in_bytes", "dtype"),
-)
+LAYER_COLUMNS = (*COMMUNICATION_COLUMNS, "flops", "bytes_read", "bytes_written")
 _CALLS = 2  # place of the calls in the means of `LayerRecord`
 
 
@@ -110,8 +98,7 @@ class LayerRecord(Struct):
     params: dict[str, int] = {}
     num_ranks: int = 0
     knows: dict[str, tuple[bool, bool]] = {}
-    comm: CommShares = field(default_factory=CommShares)
-    num_told: int = 0  # ranks on which all communication could be given to layers
+    comm: RunComm = field(default_factory=RunComm)
     held: dict[str, dict[int, int]] = field(default_factory=lambda: defaultdict(dict))  # by layer, rank
 
 
@@ -122,10 +109,16 @@ class RankLayers(Struct):
     sums: dict[str, _LayerSums] = field(default_factory=lambda: defaultdict(_LayerSums))
     first_seen: dict[str, int] = {}
     num_steps: int = 0
-    comm: CommShares = field(default_factory=CommShares)
+    comm: RankComm = field(default_factory=RankComm)
 
     def add(
-        self, table: pa.Table, spans: Spans, act: Activity, steps: Sequence[StepSpan], in_steps: Mask
+        self,
+        table: pa.Table,
+        spans: Spans,
+        act: Activity,
+        steps: Sequence[StepSpan],
+        in_steps: Mask,
+        members: Mapping[str, tuple[int, ...]],
     ) -> None:
         """Takes in one window.
 
@@ -135,6 +128,7 @@ class RankLayers(Struct):
             act: the window's activity.
             steps: analyzed steps of the window.
             in_steps: shape (n,), spans that start in one of them.
+            members: process group -> ranks, where that is known.
         """
         self.num_steps += len(steps)
         code, names = words(table, "layer")
@@ -142,7 +136,7 @@ class RankLayers(Struct):
         if in_layer.any():
             self._add_times(table, spans, in_layer, code, names)
             self._add_work(table, spans, in_layer, code, names)
-        add_window(self.comm, table, spans, act, steps, in_steps, self._params())
+        self.comm.add_window(table, spans, act, steps, in_steps, self._params(), members)
 
     def _add_times(
         self, table: pa.Table, spans: Spans, in_layer: Mask, code: NDArray[np.int32], names: list[str]
@@ -201,13 +195,12 @@ class RankLayers(Struct):
         if self.num_steps == 0:
             return
         record.num_ranks += 1
-        record.num_told += self.comm.is_told
-        record.comm.take(self.comm, self.num_steps)
-        for layer in self.comm.given:
+        record.comm.ranks[rank] = (self.comm, self.num_steps)
+        for layer in self.comm.layers:
             self.sums[layer]  # a layer that runs no operator of its own has its communication all the same
         for layer, sums in self.sums.items():
             values = (
-                *(sums.forward, sums.backward, sums.calls, self.comm.given.get(layer, 0.0)),
+                *(sums.forward, sums.backward, sums.calls),
                 *(sums.forward_flops, sums.backward_flops, sums.forward_bytes, sums.backward_bytes),
             )
             record.means[layer].append(tuple(value / self.num_steps for value in values))
@@ -266,23 +259,26 @@ def _is_own_mark(table: pa.Table, code: NDArray[np.int32], names: list[str]) -> 
     return result
 
 
-def layer_results(record: LayerRecord, no_layers: str) -> tuple[tuple[LayerResult, ...], tuple[Missing, ...]]:
+def layer_results(
+    record: LayerRecord, communication: Communication | None, no_layers: str
+) -> tuple[tuple[LayerResult, ...], tuple[Missing, ...]]:
     """All layers in order of first execution, and what is missing of them.
 
     Args:
         record: of all ranks.
+        communication: of the mean rank.
         no_layers: why a trace of this framework may name none; "" = that has been said.
     """
     if not record.num_ranks:
         return (), ()
     marks_calls = any(mean[_CALLS] for means in record.means.values() for mean in means)
-    comm = comm_of_layers(record.comm, record.num_ranks)
-    tied = record.num_told == record.num_ranks
+    exposed_of = _exposed_of_layers(communication)
     results = []
     order = sorted(record.means, key=lambda layer: (*record.first_seen[layer], layer))
     for position, layer in enumerate(order):
         columns = np.array(record.means[layer], dtype=np.float64).sum(axis=0) / record.num_ranks
-        forward, backward, calls, exposed, *work = columns.tolist()
+        forward, backward, calls, *work = columns.tolist()
+        exposed = exposed_of.get(layer, exposed_of[""])
         knows_flops, knows_bytes = record.knows[layer]
         if not (forward or backward or exposed or knows_flops):
             continue  # a container that runs no operator of its own
@@ -295,7 +291,7 @@ def layer_results(record: LayerRecord, no_layers: str) -> tuple[tuple[LayerResul
                 calls=calls if marks_calls else None,
                 forward_ns=round(forward),
                 backward_ns=round(backward),
-                exposed_comm_ns=round(exposed) if tied else None,
+                exposed_comm_ns=exposed,
                 flops=round(work[0] + work[1]) if knows_flops else None,
                 bytes=round(work[2] + work[3]) if knows_bytes else None,
                 order=position,
@@ -309,4 +305,16 @@ def layer_results(record: LayerRecord, no_layers: str) -> tuple[tuple[LayerResul
     if not results:
         entry = missing_figure(Figure.LAYERS, Cause.NOT_IN_TRACE_FORMAT, reason=no_layers)
         return (), (entry,) if no_layers else ()
-    return tuple(results), missing_of(comm, record.comm.reasons)
+    return tuple(results), missing_of(communication)
+
+
+def _exposed_of_layers(communication: Communication | None) -> dict[str, int | None]:
+    """Exposed communication by layer, ns; "" is any other layer: 0 where all of it is attributed."""
+    if communication is None or not (communication.exposed_ns or communication.hidden_ns):
+        return {"": None}
+    is_open = any(
+        entry.exposed_ns and entry.reason is not Unattributed.NO_LAYER_TENSORS
+        for entry in communication.unattributed
+    )
+    times: dict[str, int | None] = {entry.layer: entry.exposed_ns for entry in communication.by_layer}
+    return {**times, "": None if is_open else 0}

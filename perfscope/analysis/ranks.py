@@ -36,6 +36,7 @@ class TraceRecord(Struct, frozen=True, kw_only=True):
     comm: CommRecord = field(default_factory=CommRecord)
     layers: LayerRecord = field(default_factory=LayerRecord)
     lines: LineRecord = field(default_factory=LineRecord)
+    descriptions: dict[str, str] = {}  # process group -> the framework's description
 
 
 class RankFiles(Struct, frozen=True, kw_only=True):
@@ -117,6 +118,9 @@ def _read_rank(
     steps = rank_steps(table, runs_ahead=ahead)
     source.windows(rank)  # so that what is listed there and lost becomes one of the source's notes
     layers = RankLayers(ModelFacts.of(source.layers(rank)))
+    traces.descriptions.update(
+        {group.name: group.desc for group in record.groups if group.name and group.desc}
+    )
     traced = _read_windows(source, windows, layers, traces, _groups(record))
     layers.finish(traces.layers, rank)
     return _Rank(
@@ -148,15 +152,21 @@ def _read_windows(
         if table is None or not table.num_rows:
             continue
         num_unmarked += facts.whole_file or not facts.steps
-        traces.comm.add(table, facts.rank, facts.window, {**groups, **facts.groups})
-        total, device = _analyze_window(table, facts, layers, traces.lines)
+        members = {**groups, **facts.groups}
+        traces.comm.add(table, facts.rank, facts.window, members)
+        traces.descriptions.update(facts.descriptions)
+        total, device = _analyze_window(table, facts, layers, traces.lines, members)
         totals.append(total)
         devices.append(device)
     return _Windows(totals=totals, devices=devices, num_unmarked=num_unmarked, missing=missing)
 
 
 def _analyze_window(
-    table: pa.Table, facts: WindowFacts, layers: RankLayers, lines: LineRecord
+    table: pa.Table,
+    facts: WindowFacts,
+    layers: RankLayers,
+    lines: LineRecord,
+    members: Mapping[str, tuple[int, ...]],
 ) -> tuple[bd.StepTotals, DeviceBreakdown | None]:
     spans = spans_of(table)
     steps = bd.analyzed_steps(spans, facts)
@@ -167,7 +177,7 @@ def _analyze_window(
         host_wait = bd.device_gaps(spans, whole_numbers(table, "launch_ns"), selected).host_wait
     marked = bool(facts.steps) and not facts.whole_file
     in_steps = owning_step(table) >= 0 if marked else np.ones(table.num_rows, dtype=bool)
-    layers.add(table, spans, act, steps, in_steps)
+    layers.add(table, spans, act, steps, in_steps, members)
     lines.add(table, spans, act, steps, (facts.rank, facts.window, facts.host))
     return bd.step_totals(act, steps, host_wait), bd.device_breakdown(table, selected)
 

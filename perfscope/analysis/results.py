@@ -20,7 +20,9 @@ from perfscope.analysis.whatif.results import ReplayCheck, WhatIf
 from perfscope.messages.findings import FindingFacts, FindingText, Subject, finding_text
 from perfscope.messages.findings.facts import Basis
 from perfscope.rundir.records import RunRecord
+from perfscope.vocabulary.communication import Unattributed
 from perfscope.vocabulary.findings import FindingKind
+from perfscope.vocabulary.links import LinkClass
 
 
 class Quantiles(Struct, frozen=True, kw_only=True):
@@ -67,6 +69,78 @@ class DeviceBreakdown(Struct, frozen=True, kw_only=True):
     overlap_ratio: float | None  # |comm and compute| / |comm|; None when comm = 0
 
 
+class CommByLayer(Struct, frozen=True, kw_only=True):
+    """Communication of one layer, or of the boundary between two pipeline stages, per mean step and rank.
+
+    Attributes:
+        layer: the innermost module that needs the calls, or ``stage 0 → 1``.
+        calls: of ranks that make any; those that serve several layers count in parts.
+        bytes: S of METRICS §2; None: the trace has no size.
+        axes: axis -> exposed ns; they add up to `exposed_ns`.
+    """
+
+    layer: str
+    exposed_ns: int
+    hidden_ns: int
+    calls: float
+    bytes: int | None
+    axes: Mapping[str, int]
+
+
+class CommByAxis(Struct, frozen=True, kw_only=True):
+    """Communication along one axis of the mesh, per mean step and rank.
+
+    Attributes:
+        axis: name of the axis, or of the group where its axis is not known.
+        inferred: from the calls, because nothing names it.
+        group_size: ranks of a group; None: the groups have several sizes, or it is not known.
+        link_class: that the group's bytes go over; None: not known.
+        calls: per rank.
+        bytes: S of METRICS §2; None: the trace has no size.
+        busbw_bytes_per_s: while data moves, waits not counted; None: no call was matched across ranks.
+        wait_ns: waiting for the last rank to enter; None likewise.
+        transfer_ns: what remains of the calls; None likewise.
+        hidden_ns: under computation.
+        exposed_ns: not under computation.
+    """
+
+    axis: str
+    inferred: bool
+    group_size: int | None
+    link_class: LinkClass | None
+    calls: float
+    bytes: int | None
+    busbw_bytes_per_s: float | None
+    wait_ns: int | None
+    transfer_ns: int | None
+    hidden_ns: int
+    exposed_ns: int
+
+
+class CommUnattributed(Struct, frozen=True, kw_only=True):
+    """Communication of no layer, per mean step and rank; `collectives` and `axes` -> exposed ns."""
+
+    reason: Unattributed
+    exposed_ns: int
+    calls: float
+    collectives: Mapping[str, int]
+    axes: Mapping[str, int]
+
+
+class Communication(Struct, frozen=True, kw_only=True):
+    """All communication of the mean step, averaged over ranks.
+
+    `exposed_ns` is the step breakdown's; those of `by_layer` and `unattributed` together, and those of
+    `by_axis`, add up to it exactly.
+    """
+
+    exposed_ns: int
+    hidden_ns: int
+    by_layer: tuple[CommByLayer, ...]  # the longest exposed first
+    by_axis: tuple[CommByAxis, ...]  # likewise
+    unattributed: tuple[CommUnattributed, ...]  # likewise
+
+
 class RankResult(Struct, frozen=True, kw_only=True):
     rank: int
     host: str
@@ -85,6 +159,7 @@ class RankResult(Struct, frozen=True, kw_only=True):
         None  # part of breakdown_ns.idle: the device waited for a launch; None: no device
     )
     finished: bool | None = None  # the rank closed its files; False: killed or still running; None: imported
+    communication: Communication | None = None  # None: no step was traced
     unknown: tuple[str, ...] = ()  # parts of `breakdown_ns` that are 0 only because no trace records them
 
 
@@ -105,22 +180,6 @@ class LayerResult(Struct, frozen=True, kw_only=True):
     backward_flops: int | None = None  # likewise
     forward_bytes: int | None = None  # likewise
     backward_bytes: int | None = None  # likewise
-
-
-class LayerComm(Struct, frozen=True, kw_only=True):
-    """Exposed communication of the mean analyzed step, averaged over ranks; ns.
-
-    The total is what the layers have and the values of `outside` and `unassigned` together.
-
-    Attributes:
-        total_ns: all of it.
-        outside: by collective, of calls that carry no layer's tensors.
-        unassigned: by collective, of calls whose layer cannot be determined; if any, no layer has a figure.
-    """
-
-    total_ns: float
-    outside: Mapping[str, float]
-    unassigned: Mapping[str, float]
 
 
 class CollectiveResult(Struct, frozen=True, kw_only=True):
@@ -229,6 +288,6 @@ class RunAnalysis(Struct, frozen=True, kw_only=True):
     replay: ReplayCheck | None = None  # how well the unchanged replay matches; None: nothing was replayed
     waits: WaitAnalysis | None = None
     critical_paths: tuple[CriticalPath, ...] = ()  # one per window and step
-    layer_comm: LayerComm | None = None  # None: no layer could be looked for
+    communication: Communication | None = None  # None: no step was traced
     framework: str = "torch"  # that trained, "keras-jax" with Keras's backend; torch where none is recorded
     remarks: tuple[str, ...] = ()  # what probes and readers noted of the training, a sentence each

@@ -18,10 +18,10 @@ from perfscope.analysis.bench import BenchResult, bench_result
 from perfscope.analysis.bench_traced import traced_figures
 from perfscope.analysis.clocks.wall import step_notes
 from perfscope.analysis.collectives import CommAnalysis, analyze_collectives
+from perfscope.analysis.communication_of_run import with_communication
 from perfscope.analysis.diagnosis import Why, analyze_why
 from perfscope.analysis.findings import Evidence, find
 from perfscope.analysis.findings.ranks import UNEVEN
-from perfscope.analysis.layer_comm import comm_of_layers
 from perfscope.analysis.layers import layer_results, uneven_layer
 from perfscope.analysis.machine.analyze import Training, analyze_machine
 from perfscope.analysis.machine.host import Host
@@ -42,7 +42,7 @@ from perfscope.analysis.missing_reasons import (
 from perfscope.analysis.provenance import provenance
 from perfscope.analysis.rank_facts import framework_of, num_devices, world_size
 from perfscope.analysis.ranks import RankFiles, TraceRecord, read_ranks
-from perfscope.analysis.results import LayerResult, Quantiles, RankResult, RunAnalysis
+from perfscope.analysis.results import Communication, LayerResult, Quantiles, RankResult, RunAnalysis
 from perfscope.analysis.server import server_load
 from perfscope.analysis.source import RunSource
 from perfscope.analysis.spans import WindowFacts, window_facts
@@ -62,6 +62,7 @@ class _Figures(Struct, frozen=True, kw_only=True):
     speed: Throughput
     comm: CommAnalysis
     layers: tuple[LayerResult, ...]
+    communication: Communication | None
     machine: MachineAnalysis | None
     hosts: Sequence[Host]
     why: Why
@@ -82,7 +83,9 @@ def analyze_run(source: RunSource) -> RunAnalysis:
     comm = analyze_collectives(
         ranks.traces.comm, ranks.hosts, world_size(source.run, records), num_devices(records)
     )
-    layers, no_layers = layer_results(ranks.traces.layers, advice.training(records).no_layers)
+    ranks, communication = with_communication(source, ranks, comm.collectives)
+    no_layers_text = advice.training(records).no_layers
+    layers, no_layers = layer_results(ranks.traces.layers, communication, no_layers_text)
     step_ns = _step_time(ranks.steps)
     speed = throughput(source.run.options.samples_per_step, records, ranks.steps, step_ns)
     training = Training(
@@ -105,6 +108,7 @@ def analyze_run(source: RunSource) -> RunAnalysis:
         speed=speed,
         comm=comm,
         layers=layers,
+        communication=communication,
         machine=machine,
         hosts=hosts,
         why=why,
@@ -185,7 +189,7 @@ def _speed_of_run(speed: Throughput, bench: BenchResult | None) -> Throughput:
 def _analysis(source: RunSource, figures: _Figures) -> RunAnalysis:
     """All but the findings."""
     ranks, comm, why, speed = figures.ranks, figures.comm, figures.why, figures.speed
-    records, layers = source.rank_records, ranks.traces.layers
+    records = source.rank_records
     whole_files = 0 < ranks.num_unmarked == ranks.num_windows
     return RunAnalysis(
         run=source.run,
@@ -213,7 +217,7 @@ def _analysis(source: RunSource, figures: _Figures) -> RunAnalysis:
         replay=why.what_ifs.check,
         waits=why.waits,
         critical_paths=why.critical_paths,
-        layer_comm=comm_of_layers(layers.comm, layers.num_ranks) if layers.num_ranks else None,
+        communication=figures.communication,
         framework=framework_of(records),
         samples_per_step=speed.samples_per_step,
         tokens_per_s=speed.tokens_per_s,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -134,6 +134,7 @@ class WindowFacts(Struct, frozen=True, kw_only=True):
     has_device: bool
     roles: dict[tuple[int, int], tuple[str, str]]  # (device, lane) -> (role, label)
     groups: dict[str, tuple[int, ...]]  # process group name -> ranks, where the trace says so
+    descriptions: Mapping[str, str] = {}  # process group name -> the framework's description, likewise
 
     def lanes_with(self, *roles: str) -> list[int]:
         """Host lanes of these roles."""
@@ -157,6 +158,11 @@ def window_facts(summary: dict[str, object]) -> WindowFacts:
             for lane in _dicts(summary.get("lanes"))
         },
         groups=dict(_groups(summary.get("groups"))),
+        descriptions={
+            str(group["pg_name"]): str(group["pg_desc"])
+            for group in _dicts(summary.get("groups"))
+            if "pg_name" in group and group.get("pg_desc")
+        },
     )
 
 

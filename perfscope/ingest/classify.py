@@ -60,6 +60,7 @@ class HostClass(IntEnum):
     SOURCE = 18  # says who sent what was just received: no row
     FUNCTIONAL = 19  # _c10d_functional::*: starts a c10d call, or waits for one: no work of its own
     CLOSURE = 20  # what Optimizer.step(closure) calls: no work of the optimizer's
+    UNIT = 21  # FSDP2's `FSDP::pre_forward (<module>)`: gathers, or reduces the gradients of, that module
 
 
 FIRST_SCOPE = HostClass.WRAPPER
@@ -134,6 +135,11 @@ MODULE_PREFIX = "nn.Module: "
 _NOT_OPERATORS = ("profiler::", "torch::autograd::", "autograd::engine::")
 
 
+_UNIT_RANGES = ("all_gather", "pre_", "post_", "backward_prefetch", "forward_prefetch")
+_UNIT = re.compile(r"FSDP::(\w+)(?: \((.+)\)| for (.+))")
+_ROOT_UNIT = "None"  # what FSDP2 calls a module whose name it does not know
+
+
 # NVTX ranges by the names that trainings customarily give them. A step that has no number gets one.
 NVTX_CATEGORY = "nvtx"
 _STEP_NAME = r"(?:train(?:ing)?[ _])?(?:iteration|iter|step)"
@@ -173,12 +179,8 @@ def host_class(category: str, name: str) -> HostClass:
     for prefix, host_kind in _PREFIXES:
         if name.startswith(prefix):
             return host_kind
-    if name == layout.MARK_INPUT:
-        return HostClass.INPUT
-    if name == layout.MARK_CLOSURE:
-        return HostClass.CLOSURE
-    if name == "record_param_comms":
-        return HostClass.COMM_PARAMETERS
+    if name in _EXACT:
+        return _EXACT[name]
     if category == NVTX_CATEGORY:
         return next((code for pattern, code in _NVTX if pattern.fullmatch(name)), HostClass.ANNOTATION)
     if category in ANNOTATION_CATEGORIES:
@@ -189,6 +191,11 @@ def host_class(category: str, name: str) -> HostClass:
     return HostClass.OTHER
 
 
+_EXACT = {
+    layout.MARK_INPUT: HostClass.INPUT,
+    layout.MARK_CLOSURE: HostClass.CLOSURE,
+    "record_param_comms": HostClass.COMM_PARAMETERS,
+}
 _PREFIXES = (
     (layout.MARK_LAYER, HostClass.LAYER),
     (layout.MARK_STEP, HostClass.STEP),
@@ -202,6 +209,7 @@ _PREFIXES = (
     ("c10d::", HostClass.COLLECTIVE_OP),
     ("_c10d_functional", HostClass.FUNCTIONAL),
     ("nccl:", HostClass.LAUNCH_NOTE),
+    *((f"FSDP::{what}", HostClass.UNIT) for what in _UNIT_RANGES),
     (BACKWARD_WRAPPER, HostClass.WRAPPER),
 )
 
@@ -222,6 +230,15 @@ def mark_text(kind: HostClass, name: str) -> str:
     if kind is HostClass.MODULE:
         return name[len(MODULE_PREFIX) :]
     return name
+
+
+def unit_of(name: str) -> tuple[str | None, str]:
+    """(module, what is done) of a range of FSDP2, such as ``("layers.0", "post_backward_reduce")``."""
+    match = _UNIT.fullmatch(name)
+    if match is None:
+        return None, ""
+    module = match[2] or match[3]
+    return (None if module == _ROOT_UNIT else module), match[1]
 
 
 def step_number(name: str) -> int | None:

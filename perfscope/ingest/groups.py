@@ -19,7 +19,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from math import inf
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +26,7 @@ from msgspec import Struct
 
 from perfscope.ingest.classify import HostClass
 from perfscope.ingest.collectives import Collective, canonical
+from perfscope.ingest.queued_calls import Call, CallEvent, match_queued
 from perfscope.ingest.spill import Rows
 from perfscope.rundir import layout
 
@@ -48,8 +48,6 @@ _ONE_SPAN = frozenset(
 _SPAN_PER_RANK = "reduce_scatter_"
 _OF_REDUCERS = "c10d::allreduce_"
 _ANYBODY = "recv_any_source_"
-_QUEUED, _STARTED = 0, 1
-_Event = tuple[int, Any, float, int | None]
 
 
 class CallGroups(Struct):
@@ -57,11 +55,13 @@ class CallGroups(Struct):
 
     Attributes:
         of_lane: lane -> group of every backend span on it.
-        sources: (lane, start) of a receive from any source -> sender's rank within the group.
+        sources: receive from any source -> sender's rank within the group.
+        queued_by: backend span -> the operator that queued it.
     """
 
     of_lane: dict[int, str] = {}
-    sources: dict[tuple[int, int], int] = {}
+    sources: dict[Call, int] = {}
+    queued_by: dict[Call, Call] = {}
 
 
 def is_call(code: int, text: str) -> bool:
@@ -89,15 +89,16 @@ def find_groups(
     """
     order = np.argsort(calls["start"], kind="stable")
     calls, codes = calls[order], codes[order]
-    if not np.isin(codes, (HostClass.GROUP, HostClass.SOURCE)).any() and not reducers:
+    is_marked = bool(reducers) or bool(np.isin(codes, (HostClass.GROUP, HostClass.SOURCE)).any())
+    if not is_marked and not (codes == HostClass.COMM).any():
         return CallGroups()
     calls_of = _Calls(texts, collectives, sizes, reducers[0] if len(reducers) == 1 else None)
     columns = (calls[name].tolist() for name in ("start", "dur", "name", "detail", "lane"))
     for start, dur, name, detail, lane, code in zip(*columns, codes.tolist(), strict=True):
         calls_of.add(code, texts[name], lane, start, start + dur, detail)
-    return CallGroups(
-        _lanes([part for events in calls_of.events.values() for part in _by_size(events)]), calls_of.sources
-    )
+    kinds = [part for events in calls_of.events.values() for part in _by_size(events)]
+    of_lane = _lanes(kinds) if is_marked else {}
+    return CallGroups(of_lane, calls_of.sources, match_queued(kinds, of_lane))
 
 
 class _Thread(Struct):
@@ -114,8 +115,7 @@ class _Calls:
     """Sorts calls, in order of start, into what was queued and what was started.
 
     Attributes:
-        events: kind of collective -> (_QUEUED, group or None, number of spans, number of elements or None) or
-            (_STARTED, lane, 1, elements).
+        events: by kind of collective.
         sources: see `CallGroups`.
     """
 
@@ -126,8 +126,8 @@ class _Calls:
         sizes: Mapping[str, int | None],
         reducer: str | None,
     ) -> None:
-        self.events: dict[str, list[_Event]] = defaultdict(list)
-        self.sources: dict[tuple[int, int], int] = {}
+        self.events: dict[str, list[CallEvent]] = defaultdict(list)
+        self.sources: dict[Call, int] = {}
         self._collectives = collectives
         self._sizes = sizes
         self._reducer = reducer
@@ -149,7 +149,8 @@ class _Calls:
             thread.accumulating = end
         elif code == HostClass.COLLECTIVE_OP:
             thread.operator = (end, text)
-            self._queue(text, self._group_of(thread, text, start), self._collectives[detail].elements)
+            group = self._group_of(thread, text, start)
+            self._queue(text, (lane, start), group, self._collectives[detail].elements)
         elif text.startswith(_BACKEND):
             self._start(thread, text, lane, start, self._collectives[detail].elements)
 
@@ -162,34 +163,36 @@ class _Calls:
 
     def _start(self, thread: _Thread, text: str, lane: int, start: int, elements: int | None) -> None:
         if start >= thread.operator[0]:
-            self.events[canonical(text) or text].append((_STARTED, lane, 1, elements))
+            kind = canonical(text) or text
+            self.events[kind].append(CallEvent(True, kind, lane, start, None, 1, elements))
         elif thread.operator[1].endswith(_ANYBODY):
             thread.any_source.append(start)
 
-    def _queue(self, text: str, group: str | None, elements: int | None) -> None:
+    def _queue(self, text: str, call: Call, group: str | None, elements: int | None) -> None:
         operator = text.rpartition(":")[2]
         kind = canonical(text) or text
         if kind in ("send", "recv") or operator == "monitored_barrier_":
             return  # on the caller's own thread
-        number: float = inf
+        number: int | None = None
         if operator in _ONE_SPAN:
             number = 1
         elif operator == _SPAN_PER_RANK and group is not None:
-            number = self._sizes.get(group) or inf
-        self.events[_SEEN_AS.get(kind, kind)].append((_QUEUED, group, number, elements))
+            number = self._sizes.get(group)
+        kind = _SEEN_AS.get(kind, kind)
+        self.events[kind].append(CallEvent(False, kind, *call, group, number, elements))
 
 
-def _by_size(events: list[_Event]) -> list[list[_Event]]:
+def _by_size(events: list[CallEvent]) -> list[list[CallEvent]]:
     """Events of one kind by number of elements, where each has one; else as they are."""
-    if any(number != 1 or elements is None for _, _, number, elements in events):
+    if any(event.num_spans != 1 or event.elements is None for event in events):
         return [events]
-    parts: dict[int | None, list[_Event]] = defaultdict(list)
+    parts: dict[int | None, list[CallEvent]] = defaultdict(list)
     for event in events:
-        parts[event[3]].append(event)
+        parts[event.elements].append(event)
     return list(parts.values())
 
 
-def _lanes(kinds: Sequence[Sequence[_Event]]) -> dict[int, str]:
+def _lanes(kinds: Sequence[Sequence[CallEvent]]) -> dict[int, str]:
     """The group of each lane for which all its spans leave exactly one."""
     possible: dict[int, set[str]] = {}
     while True:
@@ -200,23 +203,24 @@ def _lanes(kinds: Sequence[Sequence[_Event]]) -> dict[int, str]:
             return {lane: next(iter(groups)) for lane, groups in possible.items() if len(groups) == 1}
 
 
-def _narrow(events: Sequence[_Event], possible: dict[int, set[str]]) -> None:
+def _narrow(events: Sequence[CallEvent], possible: dict[int, set[str]]) -> None:
     """Follow one kind of collective: each span leaves its lane the groups that had one queued."""
     waiting: dict[str | None, float] = defaultdict(
         float
     )  # group -> queued, not seen to start; None: without a mark
     doubtful = 0  # started, but of which group is open: `waiting` holds that many too many
-    for what, which, number, _ in events:
-        if what == _QUEUED:
-            waiting[which] += number
+    for event in events:
+        if not event.is_span:
+            waiting[event.group] += inf if event.num_spans is None else event.num_spans
             continue
+        lane = event.lane
         open_groups = {group for group, left in waiting.items() if left > 0}
         if not open_groups:
             continue  # its operator is not in the file
         open_known = {group for group in open_groups if group is not None}
         if None not in open_groups:
-            possible[which] = possible.get(which, open_known) & open_known
-        candidates = possible.get(which, open_known)
+            possible[lane] = possible.get(lane, open_known) & open_known
+        candidates = possible.get(lane, open_known)
         only = next(iter(candidates)) if len(candidates) == 1 else None
         if len(open_groups) == 1:
             waiting[next(iter(open_groups))] -= 1

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct, field
 
-from perfscope.ingest.classify import MODULE_PREFIX, HostClass
+from perfscope.ingest.classify import MODULE_PREFIX, HostClass, unit_of
 from perfscope.ingest.collectives import Collective
 from perfscope.ingest.spill import Rows
 
@@ -55,7 +55,7 @@ SCOPES = frozenset(
         HostClass.LAUNCH_NOTE,
         HostClass.COMM_PARAMETERS,
     }
-    | {HostClass.GROUP, HostClass.CLOSURE}
+    | {HostClass.GROUP, HostClass.CLOSURE, HostClass.UNIT}
 )
 
 
@@ -211,15 +211,8 @@ class Scopes:
         if numbered or code in (HostClass.WRAPPER, HostClass.NODE):
             phase = BACKWARD
             layer = self._ask(node, outer) if numbered else layer
-        elif code == HostClass.LAYER:
-            layer = self.layer_number(self._texts[name].partition(":")[2])
-            phase = phase if phase == BACKWARD else FORWARD  # also inside an optimizer: it called a closure
-        elif code == HostClass.MODULE:
-            if self._use_modules:
-                layer = self.layer_number(path)
-                phase = phase if phase == BACKWARD else FORWARD
-        elif code == HostClass.CLOSURE:
-            phase = FORWARD
+        elif code in (HostClass.LAYER, HostClass.MODULE, HostClass.UNIT, HostClass.CLOSURE):
+            phase, layer = self._in_model(code, outer, name, path)
         elif code in (HostClass.STEP, HostClass.PROFILER_STEP):
             phase = FORWARD if phase == OTHER else phase
         elif code in (HostClass.OPTIMIZER, HostClass.ZERO_GRAD):
@@ -232,6 +225,26 @@ class Scopes:
         else:
             collective = self.merge(detail, collective)
         return phase, layer, collective
+
+    def _in_model(self, code: int, outer: Context, name: int, path: str) -> tuple[int, int]:
+        """Phase and layer inside a mark, a module's frame, a range of FSDP2, or an optimizer's closure."""
+        phase, layer, _ = outer
+        if code == HostClass.MODULE:
+            if not self._use_modules:
+                return phase, layer
+            layer = self.layer_number(path)
+        elif code == HostClass.LAYER:
+            layer = self.layer_number(self._texts[name].partition(":")[2])
+        elif code == HostClass.UNIT:
+            module, what = unit_of(self._texts[name])
+            layer = self.layer_number(module) if module else layer
+            if "backward" in what:
+                return BACKWARD, layer
+            if "forward" not in what:
+                return phase, layer
+        elif code == HostClass.CLOSURE:
+            return FORWARD, layer
+        return phase if phase == BACKWARD else FORWARD, layer  # also inside an optimizer: it called a closure
 
     def merge(self, inner: int, outer: int) -> int:
         """The account of a collective that knows what either span around it knows."""

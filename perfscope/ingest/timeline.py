@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from msgspec import Struct
 from perfscope.ingest.classify import FIRST_SCOPE, DeviceClass, HostClass
 from perfscope.ingest.collect import EventCollector
 from perfscope.ingest.launches import Launches
+from perfscope.ingest.queued_calls import Call
 from perfscope.ingest.scopes import NO_LAYER, SCOPES, Scopes, complete_wrappers
 from perfscope.ingest.spill import DEVICE, Rows
 from perfscope.ingest.steps import OUTSIDE, Steps
@@ -55,12 +57,23 @@ class TimelineBuilder:
         scopes: fresh.
         main: number of the main thread's lane.
         use_modules: layers come from nn.Module frames.
+        queued_by: span of a CPU backend -> the operator that queued it, whose layer and phase it gets.
     """
 
     def __init__(
-        self, collector: EventCollector, scopes: Scopes, steps: Steps, *, main: int | None, use_modules: bool
+        self,
+        collector: EventCollector,
+        scopes: Scopes,
+        steps: Steps,
+        *,
+        main: int | None,
+        use_modules: bool,
+        queued_by: Mapping[Call, Call],
     ) -> None:
         facts = collector.facts
+        self._queued_by = queued_by
+        self._queueing = frozenset(queued_by.values())
+        self._queued_in: dict[Call, tuple[int, int]] = {}  # operator -> its phase and layer
         self._scopes = scopes
         self._costs = collector.costs
         self._main = main
@@ -122,8 +135,30 @@ class TimelineBuilder:
         launch_context[:, 1] = self._scopes.resolve(launch_context[:, 1])
         self._scopes.end_slice()
         kinds = np.where(communicates, np.int32(HOST), self._kinds[codes])[kept]
-        table = self._host_table(rows[kept], codes[kept], kinds, context[kept], costed[kept], depth[kept])
+        launch = self._take_queued(rows, codes, context)
+        table = self._host_table(
+            rows[kept], codes[kept], kinds, context[kept], costed[kept], depth[kept], launch[kept]
+        )
         return table, launch_context
+
+    def _take_queued(self, rows: Rows, codes: Ints, context: Small) -> Ints:
+        """Gives spans of a CPU backend the phase and layer of the operators that queued them.
+
+        Returns:
+            When each row was queued, shape (n,); ABSENT where it was not, or where that is not known.
+        """
+        launch = np.full(len(rows), ABSENT)
+        if not self._queued_by:
+            return launch
+        for row, call in _calls_of(rows, codes == HostClass.COLLECTIVE_OP):
+            if call in self._queueing:
+                self._queued_in[call] = (int(context[row, 0]), int(context[row, 1]))
+        for row, call in _calls_of(rows, codes == HostClass.COMM):
+            operator = self._queued_by.get(call)
+            if operator is not None and operator in self._queued_in:
+                context[row, :2] = self._queued_in[operator]
+                launch[row] = min(operator[1], call[1])
+        return launch
 
     def _contexts(self, lane: int, rows: Rows, codes: Ints, calls: Ints, until: int) -> tuple[Small, Small]:
         """(phase, layer, collective) inside each row and at each launch of one thread."""
@@ -216,6 +251,7 @@ class TimelineBuilder:
         context: Small,
         costed: npt.NDArray[np.bool_],
         depth: Small,
+        launch: Ints,
     ) -> TimelineTable:
         nothing = np.full(len(rows), -1, np.int64)
         return TimelineTable(
@@ -229,7 +265,7 @@ class TimelineBuilder:
             layer=context[:, 1],
             word=np.where(codes == HostClass.MODULE, self._first_layer_word + context[:, 1], rows["name"]),
             correlation=nothing,
-            launch=np.full(len(rows), ABSENT),
+            launch=launch,
             launch_step=np.full(len(rows), OUTSIDE, np.int32),
             cost=np.where(costed, rows["detail"], np.int32(-1)),
             moved=nothing,
@@ -303,6 +339,13 @@ def _regions_that_communicate(rows: Rows, codes: Ints) -> npt.NDArray[np.bool_]:
     end = np.searchsorted(calls, rows["start"] + rows["dur"], side="left")
     result: npt.NDArray[np.bool_] = (codes == HostClass.REGION) & (end > begin)
     return result
+
+
+def _calls_of(rows: Rows, chosen: npt.NDArray[np.bool_]) -> Iterator[tuple[int, Call]]:
+    """Index, lane and start of the chosen rows."""
+    at = np.flatnonzero(chosen)
+    columns = (at.tolist(), rows["lane"][at].tolist(), rows["start"][at].tolist())
+    yield from ((row, (lane, start)) for row, lane, start in zip(*columns, strict=True))
 
 
 def _present(*lanes: npt.NDArray[Any]) -> list[int]:

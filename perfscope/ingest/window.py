@@ -93,10 +93,16 @@ class _Window:
     def write(self, spill: Spill) -> IngestSummary:
         collector = self._collector
         main = main_lane(self._facts, collector.lanes)
-        timeline = TimelineBuilder(
-            collector, self._scopes, self._steps, main=main, use_modules=self._use_modules
-        )
         groups = ProcessGroups(self._metadata.groups, self._metadata.world_size)
+        call_groups = self._call_groups(groups)
+        timeline = TimelineBuilder(
+            collector,
+            self._scopes,
+            self._steps,
+            main=main,
+            use_modules=self._use_modules,
+            queued_by=call_groups.queued_by,
+        )
         host_words = collector.host_words
         texts = [
             self._word(HostClass(code), text)
@@ -119,7 +125,7 @@ class _Window:
             costs=collector.costs,
             collectives=collector.collectives,
             groups=groups,
-            call_groups=self._call_groups(groups),
+            call_groups=call_groups,
         ) as table:
             for until, (host, launches, device) in spill.slices():
                 table.write(timeline.tables(until, host, launches, device))

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from perfscope.messages.lists import counted
+from perfscope.vocabulary.communication import Unattributed
 
 OTHER_END = "the other end was not traced, or the trace does not name the peers"
 ONE_SIDED = "one rank makes these calls alone: no other rank enters them"
 GROUP_NOT_KNOWN = "the trace does not say which of several process groups they are on"
-# Of layers.
-NO_REDUCE = "gradients are not all-reduced (only the layers of DistributedDataParallel's buckets are known)"
-NO_PARAMS = "the run does not list the model's parameters"
-NO_SIZES = "the trace does not give the sizes of the all-reduces"
-NO_FIT = "the sizes of the all-reduces do not add up to the parameters of consecutive layers"
-BEGAN_EARLY = "the layers of calls that begin outside the traced steps are not known"
-OTHER_CALLS = "only all-reduces of gradients can be given to layers by their sizes"
+# Of calls that belong to no layer.
+UNATTRIBUTED = {
+    Unattributed.NO_LAYER_TENSORS: "they carry no layer's tensors",
+    Unattributed.OUTSIDE_STEPS: "they begin outside the traced steps",
+    Unattributed.OUTSIDE_LAYERS: "they are made while no layer runs, and are no gradient buckets",
+    Unattributed.NOT_QUEUED_IN_TRACE: "the trace does not show which operator queued them",
+    Unattributed.NO_SIZES: "the trace does not give the sizes of the all-reduces",
+    Unattributed.NO_PARAMETERS: "the run does not list the model's parameters",
+    Unattributed.NO_BUCKETS: "the sizes of the all-reduces do not add up to the parameters of consecutive "
+    "layers",
+    Unattributed.NO_STAGES: "they are sends and receives that are not known to be between pipeline stages",
+}
 
 
 def single_devices(num_devices: int, num_processes: int) -> str:

@@ -15,6 +15,7 @@ from perfscope.reports.display import visible
 from perfscope.reports.document import build_document
 from perfscope.reports.model import KeyFigure, Report, Section, Table, Unit, Verdict, format_value
 from perfscope.reports.sections.collectives import collectives_section
+from perfscope.reports.sections.communication import communication_section
 from perfscope.reports.sections.counters import counters_section
 from perfscope.reports.sections.critical_path import critical_path_section
 from perfscope.reports.sections.efficiency import efficiency_section
@@ -57,6 +58,7 @@ def build_report(analysis: RunAnalysis, timeline: TimelineExtract | None) -> Rep
         efficiency_section(analysis),
         timeline_section(timeline, analysis.machine, analysis.critical_paths),
         critical_path_section(analysis.critical_paths, layer_names(analysis.layers)),
+        communication_section(analysis),
         layers_section(analysis),
         roofline_section(analysis),
         collectives_section(analysis),

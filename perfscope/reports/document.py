@@ -44,7 +44,6 @@ def build_document(analysis: RunAnalysis) -> Json:
         "step_series",
         "in_calls_ns",
         "waiting_ns",
-        "layer_comm",
         "critical_paths",
         "tokens_per_s",
         "batch_range",

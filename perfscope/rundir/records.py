@@ -87,9 +87,10 @@ class Memory(Record, frozen=True):
 
 
 class GroupRecord(Record, frozen=True):
-    """A process group; `ranks` None = not known."""
+    """A process group; `ranks` None = not known, `desc` is the framework's description."""
 
     name: str | None = None
+    desc: str | None = None
     backend: str | None = None
     ranks: tuple[Count, ...] | None = None
 

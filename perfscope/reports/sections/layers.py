@@ -64,13 +64,13 @@ def layers_section(analysis: RunAnalysis) -> Section:
             id="layers-chart",
             title="Time per step of each layer",
             parts=LAYER_PARTS if tied else LAYER_PARTS[:2],
-            bars=tuple(_bar(layer, names) for layer in drawn),
+            bars=tuple(_bar(layer, names, tied=tied) for layer in drawn),
             caption=several if len(by_time) > MOST_BARS else "In order of first execution.",
         ),
         _table(analysis, by_time, primary_type=bool(names)),
     ]
-    if not tied and _communicates(analysis):
-        blocks.append(Note(text=_why_untied(analysis)))
+    if _communicates(analysis) and (note := _why_untied(analysis, tied=tied)):
+        blocks.append(Note(text=note))
     step = mean_shares(analysis)
     if step is not None and sum(layer_total_ns(layer) for layer in by_time) > ABOVE_ALL * step[0]:
         blocks.append(
@@ -86,8 +86,11 @@ def _communicates(analysis: RunAnalysis) -> bool:
     return bool(analysis.collectives) or any(rank.comm_ns for rank in analysis.ranks)
 
 
-def _why_untied(analysis: RunAnalysis) -> str:
+def _why_untied(analysis: RunAnalysis, *, tied: bool) -> str:
+    """What of the exposed communication belongs to no layer; "" where all of it does."""
     why = "; ".join(cause_text(entry) for entry in analysis.missing if entry.figure is Figure.LAYER_COMM)
+    if tied:
+        return f"Part of the exposed communication is attributed to no layer: {why}." if why else ""
     return (
         "Exposed communication cannot be attributed to layers: "
         f"{why or 'the trace does not say whose tensors a collective carries'}."
@@ -108,16 +111,12 @@ def _lead(by_time: list[LayerResult], names: Mapping[str, str]) -> str:
     )
 
 
-def _bar(layer: LayerResult, names: Mapping[str, str]) -> Bar:
+def _bar(layer: LayerResult, names: Mapping[str, str], *, tied: bool) -> Bar:
     return Bar(
         label=_told(layer, names),
-        values=(layer.forward_ns, layer.backward_ns, *_known(layer.exposed_comm_ns)),
+        values=(layer.forward_ns, layer.backward_ns, *((layer.exposed_comm_ns or 0,) if tied else ())),
         note=visible(layer.module_type or ""),
     )
-
-
-def _known(value: int | None) -> tuple[int, ...]:
-    return () if value is None else (value,)
 
 
 def _table(analysis: RunAnalysis, by_time: list[LayerResult], *, primary_type: bool) -> Table:

@@ -11,6 +11,7 @@ from perfscope.analysis.buckets import match_buckets
 from perfscope.analysis.results import RunAnalysis
 from perfscope.analysis.run import analyze_run
 from perfscope.messages.missing import cause_text, figure_text
+from perfscope.vocabulary.communication import Unattributed
 from perfscope.vocabulary.figures import Figure
 from tests.support.synthetic_run import EPOCH, SyntheticRun, comm, span
 
@@ -103,16 +104,23 @@ def test_buckets_that_do_not_add_up_tie_nothing_and_say_so(tmp_path: Path) -> No
     assert any("do not add up" in cause_text(missing) for missing in analysis.missing)
 
 
-def test_a_call_whose_layer_cannot_be_told_leaves_no_layer_with_a_figure(tmp_path: Path) -> None:
-    """An all-gather beside the buckets: activations of some layer, so that even a zero would be a guess."""
+def test_a_call_of_unknown_layer_leaves_no_layer_at_zero(tmp_path: Path) -> None:
+    """An all-gather beside the buckets: activations of some layer, so that a zero would be a guess."""
     spans = [*step_of_net(), comm(700, 30, 2, collective="all_gather", in_bytes=400)]
     analysis = analyze(tmp_path, spans)
-    assert {layer.exposed_comm_ns for layer in analysis.layers} == {None}
+    assert {layer.layer: layer.exposed_comm_ns for layer in analysis.layers} == {
+        "Net": None,
+        "conv": 40,
+        "norm": 13,
+        "head": 37,
+    }
     [why] = [cause_text(missing) for missing in analysis.missing if missing.figure is Figure.LAYER_COMM]
     assert "all_gather (30 ns)" in why and "30 ns of 120 ns per step" in why
-    assert analysis.layer_comm is not None
-    assert dict(analysis.layer_comm.unassigned) == {"all_gather": 30}
-    assert analysis.layer_comm.total_ns == 120
+    assert analysis.communication is not None
+    [unattributed] = analysis.communication.unattributed
+    assert unattributed.reason is Unattributed.NOT_QUEUED_IN_TRACE
+    assert dict(unattributed.collectives) == {"all_gather": 30}
+    assert analysis.communication.exposed_ns == 120
 
 
 def test_a_hidden_call_takes_no_figure_away(tmp_path: Path) -> None:
@@ -124,12 +132,14 @@ def test_a_barrier_and_a_mean_loss_are_of_no_layer(tmp_path: Path) -> None:
     more = [comm(700, 30, 2, collective="barrier"), comm(740, 10, 3, in_bytes=4)]
     analysis = analyze(tmp_path, [*step_of_net(), *more])
     assert sum(layer.exposed_comm_ns or 0 for layer in analysis.layers) == 90
-    assert analysis.layer_comm is not None
-    assert dict(analysis.layer_comm.outside) == {"barrier": 30, "all_reduce": 10}
-    [told] = [
+    assert analysis.communication is not None
+    [unattributed] = analysis.communication.unattributed
+    assert unattributed.reason is Unattributed.NO_LAYER_TENSORS
+    assert dict(unattributed.collectives) == {"barrier": 30, "all_reduce": 10}
+    [text] = [
         cause_text(missing) for missing in analysis.missing if missing.figure is Figure.COMM_OUTSIDE_LAYERS
     ]
-    assert "barrier (30 ns) and all_reduce (10 ns)" in told
+    assert "barrier (30 ns) and all_reduce (10 ns)" in text
 
 
 def test_broadcast_statistics_are_the_normalization_layers(tmp_path: Path) -> None:

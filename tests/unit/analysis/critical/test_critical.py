@@ -180,7 +180,8 @@ def test_where_communication_is_longer_the_path_leaves_compute_when_it_was_asked
 
 def test_a_call_queued_behind_another_leads_to_that_one() -> None:
     # One backend thread: both asked for at 1 and 2, the second begins when the first is done.
-    rows = [work(0, 2), asked(1), asked(2), call(1, 5, 0), call(5, 9, 1)]
+    at = [EPOCH + MS, EPOCH + 2 * MS]
+    rows = [work(0, 2), call(1, 5, 0, launch_ns=at[0]), call(5, 9, 1, launch_ns=at[1])]
     [path], _ = walk({0: rows, 1: rows}, 9)
     assert told(path) == [(0, "compute", 0, 1), (0, "transfer", 1, 5), (0, "transfer", 5, 9)]
     assert reasons(path)[1] == texts.QUEUED

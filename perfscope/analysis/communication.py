@@ -1,0 +1,366 @@
+"""The communication of one rank's windows, divided among layers and process groups.
+
+Where several calls are under way at once, each gets an equal part of the time; so the parts of all calls add
+up to the communication of the step breakdown, and their exposed parts to its exposed communication.
+
+A call belongs to the layer in which it was made (the reader finds it: the layer's mark around the call, the
+forward operator of a node in backward, the range of FSDP2). A call made in none is taken for a gradient
+bucket if the all-reduces of its step and group cut the parameters into consecutive pieces (`buckets`): its
+time is divided among the layers by their elements. Broadcasts as large as the buffers of normalization layers
+are divided likewise. Barriers, and what DistributedDataParallel sends beside its buckets, carry no layer's
+tensors. Sends and receives outside of layers keep their other end: whether they are between stages of a
+pipeline is known once the axes of the groups are.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from msgspec import Struct, field
+from numpy.typing import NDArray
+
+from perfscope.analysis import intervals as iv
+from perfscope.analysis.breakdown import Activity
+from perfscope.analysis.buckets import Bucket, LayerParams, match_buckets
+from perfscope.analysis.comm_record import DEFAULT_GROUP, payload
+from perfscope.analysis.group_axes import CommGroup, GroupUse
+from perfscope.analysis.intervals import Int64
+from perfscope.analysis.spans import (
+    COMM,
+    FORWARD,
+    Mask,
+    Spans,
+    StepSpan,
+    owning_step,
+    whole_numbers,
+    words,
+)
+from perfscope.vocabulary.communication import Unattributed
+
+COMMUNICATION_COLUMNS = (
+    *("start_ns", "dur_ns", "device", "lane", "kind", "phase", "step", "launch_step", "launch_ns", "layer"),
+    *("name", "collective", "group", "group_size", "in_bytes", "out_bytes", "dtype", "peer"),
+)
+_ELEMENT_BYTES = (
+    (8, ("double", "float64", "int64", "long")),
+    (2, ("half", "bfloat16", "float16", "int16", "short")),
+    (1, ("float8", "int8", "char", "byte", "bool")),
+    (4, ("float", "int")),
+)
+_POINT_TO_POINT = ("send", "recv")
+_NAMELESS = "communication"  # a call of which the trace does not say what it is
+_UNIT_RANGE = "FSDP::all_gather"
+
+
+class CommCell(NamedTuple):
+    """Calls that are summed up together.
+
+    Attributes:
+        layer: None = of no layer, for `reason`.
+        peer: the other end of a send or receive outside of layers, a global rank; -1 = not known, or none.
+        sends: such a call is a send.
+    """
+
+    group: CommGroup
+    collective: str
+    layer: str | None
+    reason: Unattributed | None = None
+    peer: int = -1
+    sends: bool = False
+
+
+class CommSums(Struct):
+    """Over a rank's windows; ns, bytes of METRICS §2 (of those `num_sized` calls whose size is known)."""
+
+    exposed: float = 0.0
+    hidden: float = 0.0
+    num_calls: float = 0.0
+    num_sized: float = 0.0
+    num_bytes: float = 0.0
+
+
+class ModelParams(Struct, frozen=True, kw_only=True):
+    """The parameters by which calls outside of layers are recognized.
+
+    Attributes:
+        orders: of layers and their parameters, in which gradients may become ready.
+        norm: layers that keep running statistics, and their features.
+    """
+
+    orders: Sequence[Sequence[LayerParams]]
+    norm: Mapping[str, int]
+
+
+class _Calls(Struct, frozen=True, eq=False):
+    """Communication of one window; every field has shape (n,)."""
+
+    collective: NDArray[np.str_]
+    group: NDArray[np.int64]  # index into the window's groups
+    layer: NDArray[np.int32]  # -1 = none
+    phase: NDArray[np.int32]
+    exposed: NDArray[np.float64]  # ns
+    hidden: NDArray[np.float64]  # ns
+    elements: Int64  # -1 = not known
+    integer: Mask
+    size: Int64  # bytes, -1 = not known
+    step: Int64  # -1 = begun outside of the steps
+    start: Int64
+    peer: Int64
+    queued: Mask  # whether the trace says when, and so in which layer, it was asked for
+
+    def at(self, rows: NDArray[np.int64]) -> _Calls:
+        """Those rows."""
+        return _Calls(*(getattr(self, name)[rows] for name in self.__struct_fields__))
+
+
+class RankComm(Struct):
+    """Communication of one rank, window by window."""
+
+    cells: dict[CommCell, CommSums] = field(default_factory=lambda: defaultdict(CommSums))
+    uses: dict[CommGroup, GroupUse] = field(default_factory=lambda: defaultdict(GroupUse))
+
+    @property
+    def layers(self) -> set[str]:
+        """That communicate."""
+        return {cell.layer for cell in self.cells if cell.layer is not None}
+
+    def add_window(
+        self,
+        table: pa.Table,
+        spans: Spans,
+        act: Activity,
+        steps: Sequence[StepSpan],
+        in_steps: Mask,
+        model: ModelParams,
+        members: Mapping[str, tuple[int, ...]],
+    ) -> None:
+        """Divides the communication of one window.
+
+        Args:
+            table: COMMUNICATION_COLUMNS.
+            spans: the same rows.
+            act: the window's activity.
+            steps: analyzed steps.
+            in_steps: shape (n,), spans that belong to one of them.
+            model: of the rank.
+            members: process group name -> ranks, where that is known.
+        """
+        rows = _rows(spans, steps)
+        if not len(rows):
+            return
+        groups, group_of = _groups(table, rows, members)
+        layer, layers = words(table, "layer")
+        calls = _calls(table, spans, act, steps, in_steps, rows, group_of, layer)
+        calls = calls.at(np.flatnonzero((calls.exposed > 0) | (calls.hidden > 0) | (calls.step >= 0)))
+        self._note_uses(calls, groups, has_units=_has_units(table))
+        self._add_layers(calls.at(np.flatnonzero(calls.layer >= 0)), groups, layers)
+        outside = calls.at(np.flatnonzero(calls.layer < 0))
+        is_message = np.isin(outside.collective, _POINT_TO_POINT)
+        early = ~is_message & (outside.step < 0)
+        for row in np.flatnonzero(is_message).tolist():
+            self._add_message(outside, row, groups)
+        for row in np.flatnonzero(early).tolist():
+            self._add_row(outside, row, groups, reason=Unattributed.OUTSIDE_STEPS)
+        pairs = np.stack((outside.step, outside.group), axis=1)[~is_message & ~early]
+        for step, group in np.unique(pairs, axis=0).tolist():
+            chosen = ~is_message & (outside.step == step) & (outside.group == group)
+            at = np.flatnonzero(chosen)
+            self._add_step(outside.at(at[np.argsort(outside.start[at], kind="stable")]), groups, model)
+
+    def _note_uses(self, calls: _Calls, groups: Sequence[CommGroup], *, has_units: bool) -> None:
+        for index in np.unique(calls.group).tolist():
+            of_group = calls.group == index
+            use = self.uses[groups[index]]
+            use.collectives.update(np.unique(calls.collective[of_group]).tolist())
+            forward = of_group & (calls.phase == FORWARD) & (calls.layer >= 0)
+            use.forward.update(np.unique(calls.collective[forward]).tolist())
+            use.has_units |= has_units
+
+    def _add_layers(self, calls: _Calls, groups: Sequence[CommGroup], layers: Sequence[str]) -> None:
+        """Calls whose layer is known."""
+        if not len(calls.start):
+            return
+        names, code = np.unique(calls.collective, return_inverse=True)
+        keys = np.stack((calls.group, code.ravel(), calls.layer), axis=1)
+        cells, cell_of = np.unique(keys, axis=0, return_inverse=True)
+        cell_of = cell_of.ravel()
+        begun = calls.step >= 0
+        sized = begun & (calls.size >= 0)
+        sums = [
+            np.bincount(cell_of, weights, len(cells)).tolist()
+            for weights in (calls.exposed, calls.hidden, begun, sized, np.where(sized, calls.size, 0))
+        ]
+        for (group, name, layer), *values in zip(cells.tolist(), *sums, strict=True):
+            self._take(CommCell(groups[group], str(names[name]), layers[layer]), values)
+
+    def _add_step(self, calls: _Calls, groups: Sequence[CommGroup], model: ModelParams) -> None:
+        """Calls of one step and group that were made in no layer, in the order in which they began."""
+        reduces = np.flatnonzero(calls.collective == "all_reduce")
+        buckets, no_buckets = _buckets(calls.elements[reduces], model)
+        bucket_of: dict[int, Mapping[str, int] | None] = dict(zip(reduces.tolist(), buckets, strict=False))
+        is_ddp = bool(buckets)
+        self.uses[groups[int(calls.group[0])]].has_buckets |= is_ddp
+        for row in range(len(calls.start)):
+            bucket = bucket_of.get(row)
+            if bucket is None and is_ddp and _carries_buffers(calls, row, model):
+                bucket = model.norm
+            if bucket:
+                total = sum(bucket.values())
+                for layer, weight in bucket.items():
+                    self._add_row(calls, row, groups, layer=layer, share=weight / total)
+            else:
+                reason = _reason(calls, row, is_ddp=is_ddp, no_buckets=no_buckets)
+                self._add_row(calls, row, groups, reason=reason)
+
+    def _add_message(self, calls: _Calls, row: int, groups: Sequence[CommGroup]) -> None:
+        """A send or receive outside of layers."""
+        collective = str(calls.collective[row])
+        cell = CommCell(
+            groups[int(calls.group[row])],
+            collective,
+            None,
+            Unattributed.NO_STAGES,
+            int(calls.peer[row]),
+            collective == "send",
+        )
+        self._take(cell, _values(calls, row))
+
+    def _add_row(
+        self,
+        calls: _Calls,
+        row: int,
+        groups: Sequence[CommGroup],
+        *,
+        layer: str | None = None,
+        reason: Unattributed | None = None,
+        share: float = 1.0,
+    ) -> None:
+        cell = CommCell(groups[int(calls.group[row])], str(calls.collective[row]), layer, reason)
+        self._take(cell, [share * value for value in _values(calls, row)])
+
+    def _take(self, cell: CommCell, values: Sequence[float]) -> None:
+        sums = self.cells[cell]
+        for name, value in zip(CommSums.__struct_fields__, values, strict=True):
+            setattr(sums, name, getattr(sums, name) + value)
+
+
+def _values(calls: _Calls, row: int) -> list[float]:
+    """As the fields of CommSums."""
+    begun, size = bool(calls.step[row] >= 0), int(calls.size[row])
+    sized = begun and size >= 0
+    return [float(calls.exposed[row]), float(calls.hidden[row]), begun, sized, size if sized else 0]
+
+
+def _buckets(sizes: Int64, model: ModelParams) -> tuple[Sequence[Bucket | None], Unattributed | None]:
+    """What the all-reduces of a step carry, and why it is not known; nothing where there are none."""
+    if not len(sizes):
+        return (), None
+    if (sizes < 0).any():
+        return (), Unattributed.NO_SIZES
+    if not model.orders[0]:
+        return (), Unattributed.NO_PARAMETERS
+    buckets = match_buckets(model.orders, sizes.tolist())
+    return (buckets, None) if buckets is not None else ((), Unattributed.NO_BUCKETS)
+
+
+def _reason(calls: _Calls, row: int, *, is_ddp: bool, no_buckets: Unattributed | None) -> Unattributed:
+    """Why a call that was made in no layer, and is no bucket, has none."""
+    collective = calls.collective[row]
+    beside_buckets = (collective == "all_reduce" and calls.elements[row] == 1) or (
+        collective == "broadcast" and calls.integer[row]
+    )
+    if collective == "barrier" or (is_ddp and beside_buckets):
+        return Unattributed.NO_LAYER_TENSORS
+    if collective == "all_reduce" and no_buckets is not None:
+        return no_buckets
+    return Unattributed.OUTSIDE_LAYERS if calls.queued[row] else Unattributed.NOT_QUEUED_IN_TRACE
+
+
+def _carries_buffers(calls: _Calls, row: int, model: ModelParams) -> bool:
+    """A broadcast of all running means and variances at once, or of all counts of batches."""
+    sizes = (2 * sum(model.norm.values()), len(model.norm)) if model.norm else ()
+    return bool(calls.collective[row] == "broadcast" and calls.elements[row] in sizes)
+
+
+def _rows(spans: Spans, steps: Sequence[StepSpan]) -> NDArray[np.int64]:
+    """Communication during the steps: the devices' where the trace has devices, else the host's."""
+    comm = spans.kind == COMM
+    if (spans.device >= 0).any():
+        comm &= spans.device >= 0
+    if steps:
+        begin, end = min(step.start_ns for step in steps), max(step.end_ns for step in steps)
+        comm &= (spans.start < end) & (spans.end > begin)
+    return np.flatnonzero(comm)
+
+
+def _groups(
+    table: pa.Table, rows: NDArray[np.int64], members: Mapping[str, tuple[int, ...]]
+) -> tuple[list[CommGroup], NDArray[np.int64]]:
+    """The groups of the rows, and which is whose, shape (len(rows),)."""
+    code, names = words(table, "group")
+    code, sizes = code[rows].astype(np.int64), whole_numbers(table, "group_size")[rows]
+    present, group_of = np.unique(code, return_inverse=True)
+    groups = []
+    for index, number in enumerate(present.tolist()):
+        name = names[number] if number >= 0 else DEFAULT_GROUP
+        ranks = members.get(name, ())
+        size = max(int(sizes[group_of.ravel() == index].max()), len(ranks), 0)
+        groups.append(CommGroup(name, ranks, size))
+    return groups, group_of.ravel().astype(np.int64)
+
+
+def _calls(
+    table: pa.Table,
+    spans: Spans,
+    act: Activity,
+    steps: Sequence[StepSpan],
+    in_steps: Mask,
+    rows: NDArray[np.int64],
+    group_of: NDArray[np.int64],
+    layer: NDArray[np.int32],
+) -> _Calls:
+    bounds = np.array([[step.start_ns, step.end_ns] for step in steps], dtype=np.int64).reshape(-1, 2)
+    comm = iv.intersect(act.comm, iv.union(bounds[:, 0], bounds[:, 1]))
+    exposed = iv.subtract(comm, act.useful)
+    start, end = spans.start[rows], spans.end[rows]
+    code, names = words(table, "collective")
+    collective = np.array([*names, _NAMELESS])[code[rows]]
+    in_bytes, out_bytes = (whole_numbers(table, column)[rows] for column in ("in_bytes", "out_bytes"))
+    group_size = whole_numbers(table, "group_size")[rows]
+    size = np.full(len(rows), -1, dtype=np.int64)
+    for name, ranks in {*zip(collective.tolist(), group_size.tolist(), strict=True)}:
+        alike = (collective == name) & (group_size == ranks)
+        size[alike] = payload(name, in_bytes[alike], out_bytes[alike], ranks)
+    dtype, dtypes = words(table, "dtype")
+    width = np.array([*map(_element_bytes, dtypes), 0], dtype=np.int64)[dtype[rows]]
+    is_integer = np.array([*(text.lower().startswith(("int", "long")) for text in dtypes), False])
+    has_elements = (in_bytes >= 0) & (width > 0)
+    return _Calls(
+        collective=collective,
+        group=group_of,
+        layer=layer[rows],
+        phase=spans.phase[rows],
+        exposed=iv.shares_of(exposed, start, end),
+        hidden=iv.shares_of(iv.intersect(comm, act.useful), start, end),
+        elements=np.where(has_elements, in_bytes // np.maximum(width, 1), -1),
+        integer=is_integer[dtype[rows]],
+        size=size,
+        step=np.where(in_steps[rows], np.maximum(owning_step(table)[rows], 0), -1),
+        start=start,
+        peer=whole_numbers(table, "peer")[rows],
+        queued=(spans.device[rows] >= 0) | (whole_numbers(table, "launch_ns")[rows] >= 0),
+    )
+
+
+def _has_units(table: pa.Table) -> bool:
+    _, names = words(table, "name")
+    return any(name.startswith(_UNIT_RANGE) for name in names)
+
+
+def _element_bytes(dtype: str) -> int:
+    lowered = dtype.lower()
+    return next((size for size, names in _ELEMENT_BYTES if any(name in lowered for name in names)), 0)

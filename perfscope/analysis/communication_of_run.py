@@ -1,0 +1,81 @@
+"""The communication of a run, by layer and by axis, from what all ranks' windows hold."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from perfscope.analysis.communication_results import axes_of, rank_communication, run_communication
+from perfscope.analysis.group_axes import CommGroup, GroupAxes
+from perfscope.analysis.rank_facts import world_size
+from perfscope.analysis.ranks import RankFiles
+from perfscope.analysis.results import CollectiveResult, Communication
+from perfscope.analysis.source import RunSource
+from perfscope.rundir.scheme_records import SchemeRecord
+from perfscope.vocabulary.links import LinkClass
+
+
+def with_communication(
+    source: RunSource, ranks: RankFiles, collectives: Sequence[CollectiveResult]
+) -> tuple[RankFiles, Communication | None]:
+    """The ranks with their own communication, and that of the mean rank.
+
+    Args:
+        source: the run.
+        ranks: of the run.
+        collectives: of the run.
+    """
+    comm = ranks.traces.layers.comm
+    axes = axes_of(
+        comm,
+        source.run.scheme,
+        ranks.traces.descriptions,
+        world_size(source.run, source.rank_records),
+    )
+    exposed = {
+        result.rank: result.breakdown_ns.exposed_comm
+        for result in ranks.results
+        if result.breakdown_ns is not None
+    }
+    results = tuple(
+        replace(result, communication=rank_communication(comm, result.rank, axes, exposed[result.rank]))
+        if result.rank in exposed
+        else result
+        for result in ranks.results
+    )
+    links = _links(source.run.scheme, list(comm.uses), axes, ranks)
+    whole = run_communication(comm, axes, exposed, collectives, links)
+    return replace(ranks, results=results), whole
+
+
+def _links(
+    scheme: SchemeRecord | None, groups: Sequence[CommGroup], axes: GroupAxes, ranks: RankFiles
+) -> dict[str, LinkClass]:
+    """Axis -> class of its links: the scheme's prediction, else what the hosts of its groups leave open.
+
+    Between devices of one host it is not known.
+    """
+    links: dict[str, LinkClass] = {}
+    if scheme is not None:
+        moved: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+        for calls in scheme.calls_of_rank.values():
+            for call in calls:
+                for link, num_bytes in call.links.items():
+                    moved[call.axis][link] += num_bytes * call.count / max(call.every, 1)
+        known = {link.value for link in LinkClass}
+        for axis, by_link in moved.items():
+            link = max(by_link, key=lambda link: by_link[link], default="")
+            if link in known:
+                links[axis] = LinkClass(link)
+    has_devices = any(result.device_ns is not None for result in ranks.results)
+    hosts = ranks.hosts
+    for group in groups:
+        members = group.members or (tuple(hosts) if group.size == len(hosts) else ())
+        if not members or any(rank not in hosts for rank in members):
+            continue
+        is_inside = len({hosts[rank] for rank in members}) == 1
+        if not is_inside or not has_devices:
+            links.setdefault(axes.of(group).name, LinkClass.LOOPBACK if is_inside else LinkClass.ETHERNET)
+    return links

@@ -1,0 +1,18 @@
+"""Why exposed communication belongs to no layer."""
+
+from enum import Enum
+
+
+class Unattributed(str, Enum):
+    """Why a call of communication has no layer. The value is the code in the JSON report."""
+
+    NO_LAYER_TENSORS = "no_layer_tensors"  # a barrier, a scalar, bookkeeping of DistributedDataParallel
+    OUTSIDE_STEPS = "outside_steps"  # begun before the traced steps, or between them
+    OUTSIDE_LAYERS = "outside_layers"  # made while no layer ran, and no gradient bucket
+    NOT_QUEUED_IN_TRACE = "not_queued_in_trace"  # the operator that queued it is not in the trace
+    NO_SIZES = "no_sizes"  # an all-reduce without a size cannot be compared with gradient buckets
+    NO_PARAMETERS = "no_parameters"  # the run does not list the model's parameters
+    NO_BUCKETS = "no_buckets"  # sizes of all-reduces do not add up to the parameters of consecutive layers
+    NO_STAGES = "no_stages"  # a send or receive that is not known to be between pipeline stages
+
+    __str__ = str.__str__  # Python 3.11 and 3.12 differ in how they format a mixed-in enum

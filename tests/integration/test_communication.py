@@ -1,0 +1,92 @@
+"""Exposed communication in real bench runs: layers and unattributed calls add up to the breakdown."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+from perfscope.analysis.results import Communication, RunAnalysis
+from perfscope.analysis.run import analyze_run
+from perfscope.ingest.run import ingest_run
+from perfscope.rundir.reader import RunReader
+from perfscope.vocabulary.communication import Unattributed
+from tests.integration.run_support import PERFSCOPE, user_environment
+
+SETTINGS = ("--model", "lenet", "--input", "3x32x32", "--batch", "8", "--steps", "8", "--threads", "1")
+QUIET = ("--ceilings", "off", "--sample-interval", "off", "-o", "run")
+
+
+def trained(scheme: str, ranks: int, folder: Path) -> RunAnalysis:
+    """A bench run of the scheme, analyzed."""
+    command = [*PERFSCOPE, "bench", "run", scheme, "--ranks", str(ranks), *SETTINGS, *QUIET]
+    ended = subprocess.run(
+        command, cwd=folder, env=user_environment(), capture_output=True, text=True, timeout=240, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+    ingest_run(folder / "run")
+    return analyze_run(RunReader(folder / "run"))
+
+
+def check_sums(communication: Communication | None, exposed_ns: int) -> Communication:
+    assert communication is not None
+    layers = sum(entry.exposed_ns for entry in communication.by_layer)
+    unattributed = sum(entry.exposed_ns for entry in communication.unattributed)
+    assert layers + unattributed == communication.exposed_ns
+    assert sum(entry.exposed_ns for entry in communication.by_axis) == communication.exposed_ns
+    assert communication.exposed_ns == exposed_ns
+    return communication
+
+
+@pytest.mark.parametrize(
+    ("scheme", "ranks", "axes"),
+    [
+        ("dp.ddp", 2, {"dp"}),
+        pytest.param("dp.fsdp", 2, {"fsdp"}, marks=pytest.mark.slow),
+        pytest.param("hy.pp_dp", 4, {"pp", "dp"}, marks=pytest.mark.slow),
+        pytest.param("hy.filter_dp", 4, {"tp", "dp"}, marks=pytest.mark.slow),
+        pytest.param("ps.async_sgd", 3, None, marks=pytest.mark.slow),
+    ],
+)
+def test_layers_and_axes_add_up_to_the_exposed_communication_of_the_breakdown(
+    tmp_path: Path, scheme: str, ranks: int, axes: set[str] | None
+) -> None:
+    analysis = trained(scheme, ranks, tmp_path)
+    for rank in analysis.ranks:
+        assert rank.breakdown_ns is not None
+        check_sums(rank.communication, rank.breakdown_ns.exposed_comm)
+    communication = analysis.communication
+    assert communication is not None and communication.exposed_ns > 0
+    check_sums(communication, communication.exposed_ns)
+    if axes is not None:
+        assert axes <= {entry.axis for entry in communication.by_axis}
+        assert not any(entry.inferred for entry in communication.by_axis if entry.axis in axes)
+        known = sum(entry.exposed_ns for entry in communication.by_layer)
+        unknown = sum(
+            entry.exposed_ns
+            for entry in communication.unattributed
+            if entry.reason is not Unattributed.NO_LAYER_TENSORS
+        )
+        assert known >= 0.98 * (known + unknown), communication.unattributed
+
+
+def test_the_report_names_layer_and_axis_of_the_exposed_communication(tmp_path: Path) -> None:
+    trained("mp.filter", 2, tmp_path)
+    command, environment = [*PERFSCOPE, "report", "run"], user_environment(COLUMNS="100")
+    text, document = (
+        subprocess.run([*command, *more], cwd=tmp_path, env=environment, capture_output=True, check=True)
+        for more in ([], ["--json"])
+    )
+    assert "Communication by axis" in text.stdout.decode()
+    report = json.loads(document.stdout)
+    communication = report["communication"]
+    assert {entry["axis"] for entry in communication["by_axis"]} == {"tp"}
+    [axis] = communication["by_axis"]
+    assert axis["group_size"] == 2 and axis["calls"] > 0 and axis["bytes"] > 0
+    layers = {entry["layer"]: entry["exposed_ns"] for entry in communication["by_layer"]}
+    figures = {layer["layer"]: layer["exposed_comm_ns"] for layer in report["layers"]}
+    assert layers and all(figures[layer] is not None for layer in layers)
