@@ -87,11 +87,11 @@ def judge(
         result = replace(result, warnings=(*scaled, *doubts))
     verdicts = tuple(_verdict(metric, base, head, pairs, settings) for metric in settings.metrics.values())
     noise = _noise(base, head, pairs, settings)
-    result = replace(result, metrics=verdicts, pairs=_changes(pairs), noise=noise)
+    result = replace(result, metrics=verdicts, pairs=tuple(ratio_of(pair) - 1 for pair in pairs), noise=noise)
     if other:
         return replace(result, headline=other[0], reasons=tuple(other[1:]))
     needed = _fewest_runs(base, head, pairs, settings, is_settled=bool(stopped))
-    if _num_compared(base, head, pairs) < needed:
+    if (len(pairs) if pairs else min(len(base.runs), len(head.runs))) < needed:
         result = replace(result, noise=replace(noise, visible=None) if noise else None)
         return replace(result, headline=_too_few(base, head, len(pairs), needed, lost, planned))
     outcome, reasons = _outcome(verdicts, _unlike(base, head, lost))
@@ -160,10 +160,6 @@ def _headline(result: CheckResult) -> str:
 
 def _proof(verdict: MetricVerdict) -> str:
     return words.interval_and_p(verdict.low, verdict.high, verdict.p)
-
-
-def _num_compared(base: Side, head: Side, pairs: Sequence[Pair]) -> int:
-    return len(pairs) if pairs else min(len(base.runs), len(head.runs))
 
 
 def _fewest_runs(
@@ -250,10 +246,6 @@ def pairs_of(base: Sequence[RunFigures], head: Sequence[RunFigures]) -> list[Pai
 def ratio_of(pair: Pair) -> float:
     """step_p10 of head over base."""
     return pair[1].metrics[DECIDES] / pair[0].metrics[DECIDES]
-
-
-def _changes(pairs: Sequence[Pair]) -> tuple[float, ...]:
-    return tuple(ratio_of(pair) - 1 for pair in pairs)
 
 
 def why_unusable(run: RunFigures, settings: Settings) -> str:

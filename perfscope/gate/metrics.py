@@ -19,7 +19,7 @@ SEVERITIES: tuple[Severity, ...] = ("error", "warn", "off")
 DECIDES = "step_p10"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class GateMetric:
     """One figure of a run.
 
@@ -33,102 +33,33 @@ class GateMetric:
     """
 
     id: str
-    title: str
     unit: str
     better: Direction
     threshold: float
     severity: Severity
     scale: Scale = "itself"
-    hint: str = ""
+
+    @property
+    def title(self) -> str:
+        return TITLES[self.id]
+
+    @property
+    def hint(self) -> str:
+        return HINTS[self.id]
 
 
 METRICS: Mapping[str, GateMetric] = {
     metric.id: metric
     for metric in (
-        GateMetric(
-            id="step_p10",
-            title=TITLES["step_p10"],
-            hint=HINTS["step_p10"],
-            unit="ns",
-            better="lower",
-            threshold=0.05,
-            severity="error",
-        ),
-        GateMetric(
-            id="step_mean",
-            title=TITLES["step_mean"],
-            hint=HINTS["step_mean"],
-            unit="ns",
-            better="lower",
-            threshold=0.10,
-            severity="warn",
-        ),
-        GateMetric(
-            id="stalls",
-            title=TITLES["stalls"],
-            hint=HINTS["stalls"],
-            unit="ratio",
-            better="lower",
-            threshold=0.05,
-            severity="warn",
-            scale="step",
-        ),
-        GateMetric(
-            id="throughput",
-            title=TITLES["throughput"],
-            hint=HINTS["throughput"],
-            unit="per_s",
-            better="higher",
-            threshold=0.10,
-            severity="warn",
-        ),
-        GateMetric(
-            id="input_wait",
-            title=TITLES["input_wait"],
-            hint=HINTS["input_wait"],
-            unit="ns",
-            better="lower",
-            threshold=0.03,
-            severity="warn",
-            scale="step",
-        ),
-        GateMetric(
-            id="exposed_comm",
-            title=TITLES["exposed_comm"],
-            hint=HINTS["exposed_comm"],
-            unit="ns",
-            better="lower",
-            threshold=0.05,
-            severity="warn",
-            scale="step",
-        ),
-        GateMetric(
-            id="peak_memory",
-            title=TITLES["peak_memory"],
-            hint=HINTS["peak_memory"],
-            unit="bytes",
-            better="lower",
-            threshold=0.10,
-            severity="warn",
-        ),
-        GateMetric(
-            id="peak_device_memory",
-            title=TITLES["peak_device_memory"],
-            hint=HINTS["peak_device_memory"],
-            unit="bytes",
-            better="lower",
-            threshold=0.10,
-            severity="warn",
-        ),
-        GateMetric(
-            id="energy",
-            title=TITLES["energy"],
-            hint=HINTS["energy"],
-            unit="joules",
-            better="lower",
-            threshold=0.10,
-            severity="warn",
-        ),
+        GateMetric("step_p10", "ns", "lower", 0.05, "error"),
+        GateMetric("step_mean", "ns", "lower", 0.10, "warn"),
+        GateMetric("stalls", "ratio", "lower", 0.05, "warn", "step"),
+        GateMetric("throughput", "per_s", "higher", 0.10, "warn"),
+        GateMetric("input_wait", "ns", "lower", 0.03, "warn", "step"),
+        GateMetric("exposed_comm", "ns", "lower", 0.05, "warn", "step"),
+        GateMetric("peak_memory", "bytes", "lower", 0.10, "warn"),
+        GateMetric("peak_device_memory", "bytes", "lower", 0.10, "warn"),
+        GateMetric("energy", "joules", "lower", 0.10, "warn"),
     )
 }
 

@@ -23,7 +23,7 @@ def timeline_payload(timeline: Timeline) -> Json:
     """JSON-ready data for timeline_data.js; times in integer ns since the window's start."""
     extract = timeline.extract
     lanes = [lane for window in extract.windows for lane in window.lanes]
-    rows = [_definition_rows(lane) for lane in lanes]
+    rows = [np.column_stack([getattr(lane, key).astype(np.int64) for key in DEFINITION]) for lane in lanes]
     all_rows = np.concatenate(rows) if rows else np.empty((0, len(DEFINITION)), np.int64)
     unique, inverse = np.unique(all_rows, axis=0, return_inverse=True)
     ends = np.cumsum([len(block) for block in rows])
@@ -42,10 +42,6 @@ def timeline_payload(timeline: Timeline) -> Json:
             if window.lanes
         ],
     }
-
-
-def _definition_rows(lane: LaneExtract) -> NDArray[np.int64]:
-    return np.column_stack([getattr(lane, key).astype(np.int64) for key in DEFINITION])
 
 
 def _window(window: WindowExtract, numbers: list[NDArray[np.intp]]) -> Json:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from itertools import pairwise
 
 from perfscope.rundir.layout import HIDDEN
@@ -173,7 +172,7 @@ def _is_base64(word: str) -> bool:
 
 def _is_random(word: str, shortest: int) -> bool:
     word = _UUID.sub("", word).rstrip("=")
-    chunks = list(_chunks(word))
+    chunks = [part for part in re.split(r"[^A-Za-z0-9]+", word) if part]
     if any(_random_chunk(chunk, shortest) for chunk in chunks):
         return True
     # URL-safe base64: cut by - and _ into pieces that no name would be made of.
@@ -182,10 +181,6 @@ def _is_random(word: str, shortest: int) -> bool:
         return False
     odd, pairs = _odd_pairs("-".join(chunks))
     return odd / max(pairs, 1) >= 0.6
-
-
-def _chunks(word: str) -> Iterator[str]:
-    return (part for part in re.split(r"[^A-Za-z0-9]+", word) if part)
 
 
 def _random_chunk(chunk: str, shortest: int) -> bool:

@@ -90,7 +90,7 @@ def fit_clocks(
     names = sorted(set(hosts.values()))
     if len(names) < 2:
         reference = names[0] if names else ""
-        return _alone(reference)
+        return ClockFit(reference=reference, offset_ns={reference: 0}, residual_ns={reference: 0})
     edges: dict[str, dict[str, PairFit]] = defaultdict(dict)
     for (a, b), parts in shared_calls(synchronizing, hosts, names[0]).items():
         _join(edges, a, b, fit_shared(parts))
@@ -102,10 +102,6 @@ def fit_clocks(
             if fit is not None:
                 _join(edges, a, b, fit)
     return _string(names, edges)
-
-
-def _alone(host: str) -> ClockFit:
-    return ClockFit(reference=host, offset_ns={host: 0}, residual_ns={host: 0})
 
 
 def _join(edges: dict[str, dict[str, PairFit]], a: str, b: str, fit: PairFit) -> None:

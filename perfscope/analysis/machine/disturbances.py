@@ -110,7 +110,7 @@ def _make(
     title: str,
     evidence: Sequence[str],
 ) -> Disturbance:
-    is_before = _is_before(host, part)
+    is_before = host.steps_ns is not None and part.start_ns < host.steps_ns[0]
     return Disturbance(
         host=host.name,
         kind=kind,
@@ -126,10 +126,6 @@ def _make(
         evidence=tuple(evidence),
         within_steps=part.within_steps,
     )
-
-
-def _is_before(host: Host, part: _Part) -> bool:
-    return host.steps_ns is not None and part.start_ns < host.steps_ns[0]
 
 
 def _threshold(num_cpus: int) -> float:

@@ -90,7 +90,7 @@ class Fit:
         value = float(evaluate(self.name, self.term, self.coefficients[None, :], num_ranks)[0])
         # Which term holds is not known with a probability: the interval spans those of all plausible ones.
         spans = [
-            _span(evaluate(_law(self.name, term), term, each, num_ranks))
+            _span(evaluate("pmnf" if term is not None else self.name, term, each, num_ranks))
             for term, each in self._drawn(num_ranks)
         ]
         low, high = min(span[0] for span in spans), max(span[1] for span in spans)
@@ -106,10 +106,6 @@ def _span(draws: Floats) -> Floats:
     """2.5 and 97.5 %; a draw without a finite value at this N (its denominator is 0 there) does not count."""
     finite = draws[np.isfinite(draws)]
     return np.asarray(np.percentile(finite, (2.5, 97.5)) if finite.size else (np.nan, np.nan))
-
-
-def _law(name: str, term: Term | None) -> str:
-    return "pmnf" if term is not None else name
 
 
 def basis(name: str, term: Term | None, num_ranks: Floats) -> Floats:

@@ -48,7 +48,7 @@ def run_diff(before: tuple[StudyRun, RunEntry], after: tuple[StudyRun, RunEntry]
     (first, first_entry), (second, second_entry) = before, after
     analysis, other = first_entry.analysis, second_entry.analysis
     sections = [
-        _step_section(first, second, analysis, other),
+        _mixed("step", _step(first, analysis), _step(second, other)),
         _parts_section(first, second),
         _section("layers", _layers(analysis), _layers(other), "time"),
         _collective_section(analysis, other),
@@ -114,12 +114,6 @@ def _action(first: StudyRun, second: StudyRun) -> str:
     cause = cause_of(slower)
     action = cause.text.action if cause else ""
     return advised(slower.label, action) if action else ""
-
-
-def _step_section(
-    first: StudyRun, second: StudyRun, analysis: RunAnalysis, other: RunAnalysis
-) -> DiffSection:
-    return _mixed("step", _step(first, analysis), _step(second, other))
 
 
 def _step(run: StudyRun, analysis: RunAnalysis) -> dict[tuple[str, str], Value]:

@@ -11,7 +11,7 @@ from msgspec import to_builtins
 
 from perfscope import __version__
 from perfscope.analysis.predict.records import Refusal
-from perfscope.analysis.predict.results import Interval, LinkUsed, Prediction, PredictionReport
+from perfscope.analysis.predict.results import LinkUsed, Prediction, PredictionReport
 from perfscope.cli.formatting import number, table
 from perfscope.messages.links import WHERE
 from perfscope.messages.lists import counted, joined, plural
@@ -58,7 +58,7 @@ def prediction_text(report: PredictionReport, ranks_per_host: int, notes: Sequen
     lines += ["", "Of the step", *_composition(report.predictions)]
     if report.best:
         lines += ["", *(sentence for _, sentence in report.best)]
-    lines += ["", *_reference(report), *_links(report)]
+    lines += ["", *_reference(report), *[_link(used) for used in report.links]]
     general = [*notes, *report.warnings]
     if numbers or general or report.refusals:
         lines.append("")
@@ -75,17 +75,13 @@ def _row(prediction: Prediction, numbers: dict[str, int]) -> tuple[str, ...]:
         prediction.scheme,
         prediction.mesh,
         format_ns(prediction.step_ns),
-        _span(prediction.step_interval_ns),
+        f"{format_ns(prediction.step_interval_ns.low)} to {format_ns(prediction.step_interval_ns.high)}",
         _measured(prediction),
         number(prediction.samples_per_s),
         _efficiency(prediction),
         MISSING if prediction.times_best is None else f"{prediction.times_best:.3g}",
         f"[{marks}]" if marks else "",
     )
-
-
-def _span(interval: Interval) -> str:
-    return f"{format_ns(interval.low)} to {format_ns(interval.high)}"
 
 
 def _efficiency(prediction: Prediction) -> str:
@@ -181,10 +177,6 @@ def _reference(report: PredictionReport) -> list[str]:
             f"most {_percent(abs(worst.misfit))} ({worst.name}); that is no test of it."
         )
     return lines
-
-
-def _links(report: PredictionReport) -> list[str]:
-    return [_link(used) for used in report.links]
 
 
 def _link(used: LinkUsed) -> str:

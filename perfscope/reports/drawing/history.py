@@ -174,7 +174,7 @@ def history_payload(chart: HistoryChart) -> Json:
     """JSON-ready data for curves.js: places in per cent, and what stands beside the pointer there."""
     box = layout.frame(chart)
     x = [round(box.x(point.number), 2) for point in chart.points]
-    at = [_run_words(point) for point in chart.points]
+    at = [" · ".join(filter(None, (f"{point.number:,}", point.label, point.date))) for point in chart.points]
 
     def curve(label: str, chosen: list[int], texts: list[str]) -> Json:
         return {"label": label, "x": [x[n] for n in chosen], "at": [at[n] for n in chosen], "text": texts}
@@ -188,10 +188,6 @@ def history_payload(chart: HistoryChart) -> Json:
             texts = [format_value(Unit.TIME, chart.points[n].parts[number]) for n in has]
             curves.append(curve(part.title, has, texts))
     return {"x_title": "Session", "curves": curves}
-
-
-def _run_words(point: RunPoint) -> str:
-    return " · ".join(filter(None, (f"{point.number:,}", point.label, point.date)))
 
 
 def _value_words(chart: HistoryChart, point: RunPoint) -> str:

@@ -77,7 +77,7 @@ def _properties(result: CheckResult) -> list[tuple[str, str]]:
 def _case(result: CheckResult, verdict: MetricVerdict) -> TestCase:
     elapsed = wording.finite(result.elapsed_s) if verdict.metric.id == DECIDES else None
     case = TestCase(_token(verdict.metric.id) or "metric", _class(result))
-    case.time = _seconds(elapsed)
+    case.time = round(min(max(elapsed or 0.0, 0.0), LONGEST_SECONDS), 3)
     kept = _result_of(result, verdict)
     if kept is not None:
         case.result = kept
@@ -167,10 +167,6 @@ def _started(result: CheckResult) -> str:
         except OverflowError:  # no year has such a number: a damaged run.json
             when = _EPOCH
     return when.strftime("%Y-%m-%dT%H:%M:%S").rjust(19, "0")
-
-
-def _seconds(value: float | None) -> float:
-    return round(min(max(value or 0.0, 0.0), LONGEST_SECONDS), 3)
 
 
 def _token(text: str) -> str:

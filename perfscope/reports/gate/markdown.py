@@ -36,7 +36,7 @@ def render_markdown(result: CheckResult) -> str:
     """The check in at most 60 kB, with a newline at the end."""
     sections = [
         _verdict(result),
-        _reasons(result),
+        "\n\n".join(prose(line) for line in wording.reasons_of(result)),
         _cause(result),
         _warnings(result),
         _metrics(result),
@@ -86,10 +86,6 @@ def _verdict(result: CheckResult) -> str:
     sign = SIGN[Outcome.INCONCLUSIVE] if wording.is_doubtful(result) else SIGN[result.outcome]
     lines = [f"### {sign} {text(wording.verdict_line(result))}", "", f"_{_subtitle(result)}_"]
     return "\n".join(lines)
-
-
-def _reasons(result: CheckResult) -> str:
-    return "\n\n".join(prose(line) for line in wording.reasons_of(result))
 
 
 def _subtitle(result: CheckResult) -> str:

@@ -80,10 +80,6 @@ def _sentences(schemes: SchemeStudy, headline: str) -> Iterator[Block]:
     yield Note(text=" ".join(texts))
 
 
-def _winner(schemes: SchemeStudy) -> str:
-    return schemes.verdict.winner if schemes.verdict else ""
-
-
 def _speeds(schemes: SchemeStudy, suffix: str) -> IntervalBars | None:
     if all(row.samples_per_s is None for row in schemes.rows):
         return None
@@ -105,7 +101,7 @@ def _speeds(schemes: SchemeStudy, suffix: str) -> IntervalBars | None:
                 low=row.samples_per_s_interval.low if row.samples_per_s_interval else None,
                 high=row.samples_per_s_interval.high if row.samples_per_s_interval else None,
                 note=counted(row.num_repeats, "repeat"),
-                leading=row.title == _winner(schemes),
+                leading=row.title == (schemes.verdict.winner if schemes.verdict else ""),
             )
             for row in schemes.rows
         ),

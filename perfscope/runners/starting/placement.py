@@ -183,7 +183,7 @@ def bind_this_process(
     notes = []
     if slot.shared:
         notes.append(f"CPUs {format_cpulist(slot.cpus)} are shared by several ranks: there are too few cores")
-    if slot.node is not None and len(_nodes_with_memory(root)) > 1:
+    if slot.node is not None and len(cpu_set(_text(root / "sys/devices/system/node/has_memory"))) > 1:
         try:
             kernel.prefer_memory_of(slot.node)
             done["memory"] = slot.node
@@ -265,10 +265,6 @@ def _nodes(root: Path) -> dict[int, int]:
         for cpu in sorted(cpu_set(_text(folder / "cpulist"))):
             nodes[cpu] = int(folder.name.removeprefix("node"))
     return nodes
-
-
-def _nodes_with_memory(root: Path) -> list[int]:
-    return sorted(cpu_set(_text(root / "sys/devices/system/node/has_memory")))
 
 
 def _gpu_nodes(root: Path, environment: Mapping[str, str]) -> tuple[int | None, ...]:
