@@ -33,7 +33,7 @@ def format_ns(value: float | None) -> str:
     for size, unit in TIME_UNITS[:-1]:
         if abs(value) >= size:
             return f"{_digits(value / size)} {unit}"
-    return f"{value:.0f} ns"
+    return f"{value:.0f} ns" if value else "0 s"
 
 
 def format_bytes(value: float | None) -> str:

@@ -7,7 +7,7 @@ time, so the fast steps are what the code costs. The others warn unless the conf
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from perfscope.messages.gate.metrics import HINTS, TITLES
@@ -38,14 +38,12 @@ class GateMetric:
     threshold: float
     severity: Severity
     scale: Scale = "itself"
+    title: str = field(init=False)
+    hint: str = field(init=False)
 
-    @property
-    def title(self) -> str:
-        return TITLES[self.id]
-
-    @property
-    def hint(self) -> str:
-        return HINTS[self.id]
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "title", TITLES[self.id])
+        object.__setattr__(self, "hint", HINTS[self.id])
 
 
 METRICS: Mapping[str, GateMetric] = {

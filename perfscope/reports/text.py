@@ -300,12 +300,12 @@ def _disturbances(table: Table, width: int, style: Style) -> Iterator[str]:
     for number, row in enumerate(table.rows[:MOST_DISTURBANCES], 1):
         cell = _by_key(table, row)
         yield from wrapped(cell.get("what", ""), width, "     ", f"  {number}. ")
-        facts = [f"from {cell.get('from', '0 s')} for {cell.get('for', '0 s')}"]
+        facts = [f"from {cell.get('from', units.MISSING)} for {cell.get('for', units.MISSING)}"]
         facts += [f"{cell['severity']} taken"] if "severity" in cell else []
         facts += [f"on {cell['host']}"] if "host" in cell else []
         if "during" in cell:
             facts.append(f"step during it {cell['during']}, otherwise {cell.get('otherwise', units.MISSING)}")
-        facts += [f"traced: {cell['windows']} hit"] if "windows" in cell else []
+        facts += [f"traced windows affected: {cell['windows']}"] if "windows" in cell else []
         yield from (style.quiet(line) for line in wrapped("; ".join(facts), width, "     "))
     if len(table.rows) > MOST_DISTURBANCES:
         yield style.quiet(f"  {len(table.rows) - MOST_DISTURBANCES:,} more in the HTML report.")

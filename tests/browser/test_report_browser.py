@@ -335,7 +335,7 @@ def test_pointing_at_a_layer_of_the_roofline_gives_its_figures(
     tip = browser.find("#tip").text
     assert tip.startswith("features.1.conv, forward")
     assert "2.84 ms" in tip
-    assert "arithmetic" in tip
+    assert "compute" in tip
     browser.js("arguments[0].focus()", browser.find(".roofline"))
     press(browser, Keys.ARROW_RIGHT)
     assert browser.js("return document.querySelectorAll('.rf-point.active').length") == 1

@@ -7,10 +7,12 @@ from perfscope.analysis.results import Finding
 from perfscope.messages.findings.recording import Overhead, RanksKilled, RanksMissing
 from perfscope.vocabulary.findings import FindingKind
 
+_DIGITS = 4  # overheads are shown in hundredths of a percent
+
 
 def overhead(evidence: Evidence) -> list[Finding]:
     budget, ratio = evidence.run.options.overhead, evidence.overhead_ratio
-    if ratio is None or budget is None or ratio <= budget:
+    if ratio is None or budget is None or round(ratio, _DIGITS) <= budget:
         return []
     traced = evidence.no_window is None
     return [Finding(id=FindingKind.OVERHEAD, facts=Overhead(ratio=ratio, budget=budget, traced=traced))]

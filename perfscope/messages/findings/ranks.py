@@ -75,8 +75,8 @@ class BusyRank(FindingFacts, frozen=True, kw_only=True):
 
     def text(self, subject: Subject) -> FindingText:
         return FindingText(
-            f"In the traced steps rank {subject.rank} is busy {format_ns(self.busy_ns)} per step, the mean "
-            f"rank {format_ns(self.mean_ns)}; equal work would save up to {of_step(self.gain)}.",
+            f"In the traced steps rank {subject.rank} is busy {format_ns(self.busy_ns)} per step, ranks on "
+            f"average {format_ns(self.mean_ns)}; balanced work would save up to {of_step(self.gain)}.",
             "Busy is computation, optimizer and input; the others wait for it in collectives.",
             f"Compare rank {subject.rank}'s data, layers, clocks and core binding with the others'.",
         )
@@ -100,7 +100,7 @@ class ModelSplit(FindingFacts, frozen=True, kw_only=True):
         most = subject.rank
         return FindingText(
             f"The model is split unevenly: rank {most} computes {format_ns(self.most_ns)} per step, rank "
-            f"{self.least_rank} {format_ns(self.least_ns)}, the mean rank {format_ns(self.mean_ns)}.",
+            f"{self.least_rank} {format_ns(self.least_ns)}, ranks on average {format_ns(self.mean_ns)}.",
             f"{how} The others wait for rank {most}.{predicted(self.prediction)}",
             f"Move layers (or parts of them) from rank {most} to rank {self.least_rank}.",
         )
@@ -133,12 +133,12 @@ class Imbalance(FindingFacts, frozen=True, kw_only=True):
     def text(self, subject: Subject) -> FindingText:
         if self.worst_rank is not None:
             title = (
-                f"Work is spread unevenly: rank {self.worst_rank} is busy {format_ns(self.worst_ns)} per "
-                f"step, the mean rank {format_ns(self.mean_ns)}; equal work would save "
+                f"Load imbalance: rank {self.worst_rank} is busy {format_ns(self.worst_ns)} per step, ranks "
+                f"on average {format_ns(self.mean_ns)}; balanced work would save "
                 f"{format_ratio(self.gain_ratio)} of the step."
             )
             detail = "Busy is computation, optimizer and input."
-            action = "Give ranks with less to do a larger share."
+            action = "Distribute the work evenly: give less busy ranks a larger share."
         else:
             title = (
                 "Ranks take turns at being slow: equal computation in every step would save "

@@ -37,17 +37,13 @@ def _counters(block: Counters) -> Picture:
         axis=x_axis(geometry.time_ticks(0, block.span_ns, 8)),
         x_title="time since the first reading",
         details=tuple(
-            (f"{_instant(mark.start_ns)} to {units.format_ns(mark.end_ns)}", mark.title, mark.detail)
+            (f"{units.format_ns(mark.start_ns)} to {units.format_ns(mark.end_ns)}", mark.title, mark.detail)
             for mark in block.disturbances
         ),
         hook="counters",
         keys="Left and right arrow step through the time.",
         data=lambda: counters_payload(block),
     )
-
-
-def _instant(at: int) -> str:
-    return units.format_ns(at) if at else "0 s"
 
 
 def _legend(block: Counters) -> list[LegendEntry]:

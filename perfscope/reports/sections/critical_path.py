@@ -86,13 +86,12 @@ def critical_path_section(
 
 
 def path_sentence(paths: Sequence[CriticalPath], names: Mapping[str, str] | None = None) -> str:
-    """``Of the 3.2 s step, 81 % of the critical path is all_reduce transfer between host0 and host1, ...``"""
-    mean = total_of(paths) / len(paths)
-    step = f"{units.format_ns(mean)} step" if len(paths) == 1 else f"mean step of {units.format_ns(mean)}"
-    (first, share), *next_largest = _largest(paths, names)
-    sentences = [f"{units.format_ratio(share, 0)} of the critical path is {first}"]
-    sentences += [f"{units.format_ratio(ratio, 0)} is {what}" for what, ratio in next_largest]
-    return f"Of the {step}, {', '.join(sentences)}."
+    """``Largest parts of the critical path (step of 3.20 s): rank 2's fc6 backward (41 %), ...``"""
+    step = "step" if len(paths) == 1 else "mean step"
+    parts = [f"{what} ({units.format_ratio(ratio, 0)})" for what, ratio in _largest(paths, names)]
+    head = "Largest parts of" if len(parts) > 1 else "Largest part of"
+    length = units.format_ns(total_of(paths) / len(paths))
+    return f"{head} the critical path ({step} of {length}): {', '.join(parts)}."
 
 
 def _largest(paths: Sequence[CriticalPath], names: Mapping[str, str] | None) -> list[tuple[str, float]]:

@@ -6,7 +6,7 @@ from perfscope import units
 from perfscope.analysis.machine.results import Ceiling, Disturbance, MachineAnalysis
 from perfscope.analysis.results import RunAnalysis
 from perfscope.messages.disturbances import WORDS
-from perfscope.messages.lists import counted, plural
+from perfscope.messages.lists import counted
 from perfscope.reports.display import beginning, visible
 from perfscope.reports.model import Block, Column, KeyFigure, Note, Section, Table, Unit, Value
 from perfscope.reports.sections.links import paths_table
@@ -130,7 +130,9 @@ def _disturbance_table(machine: MachineAnalysis) -> Table:
                 hint="steps outside every disturbance",
             ),
             Column(
-                key="windows", title="Windows affected", hint="traced windows that the disturbance overlaps"
+                key="windows",
+                title="Traced windows affected",
+                hint="traced windows that the disturbance overlaps",
             ),
         ),
         rows=tuple(
@@ -172,8 +174,7 @@ def _what(disturbance: Disturbance) -> str:
 def _windows_hit(machine: MachineAnalysis, disturbance: Disturbance) -> str | None:
     if not machine.windows:
         return None
-    hit = ", ".join(map(str, disturbance.windows[:12]))
-    return f"{plural('window', len(disturbance.windows))} {hit}" if hit else "none"
+    return ", ".join(map(str, disturbance.windows[:12])) or "none"
 
 
 def _evidence(disturbance: Disturbance) -> str:

@@ -14,7 +14,6 @@ from perfscope.reports.sections.layer_names import layer_names
 
 MOST_CHARTS = 2
 MOST_POINTS = 200
-BOUND_WORDS = {"compute": "arithmetic", "memory": "memory", "neither": "neither"}
 ROOT_NAME = "(whole model)"
 
 
@@ -137,7 +136,7 @@ def _chart(roofline: Roofline, number: int, several: bool, names: Mapping[str, s
                 flops_per_s=p.flops_per_s,
                 time_ns=p.time_ns,
                 fraction=p.fraction,
-                bound=BOUND_WORDS.get(p.bound, visible(p.bound)),
+                bound=visible(p.bound),
             )
             for p in points[:MOST_POINTS]
         ),
@@ -187,5 +186,5 @@ def _row(point: RooflinePoint, names: Mapping[str, str]) -> tuple[Value, ...]:
         point.flops_per_s,
         point.bytes_per_s,
         point.fraction,
-        BOUND_WORDS.get(point.bound, visible(point.bound)),
+        visible(point.bound),
     )

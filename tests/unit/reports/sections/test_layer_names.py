@@ -49,7 +49,8 @@ def test_the_critical_path_tells_types() -> None:
     path = path_of(
         [segment(0, 0, 90, layer="7", phase="backward"), segment(1, 90, 100, layer="fc", phase="forward")]
     )
-    assert "rank 0's 7 (Linear) backward, 10 % is rank 1's fc forward" in path_sentence([path], NAMES)
+    sentence = path_sentence([path], NAMES)
+    assert sentence.endswith(": rank 0's 7 (Linear) backward (90 %), rank 1's fc forward (10 %).")
     section = critical_path_section([path], NAMES)
     assert section is not None
     table = next(block for block in section.blocks if isinstance(block, Table))
