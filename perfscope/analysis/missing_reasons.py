@@ -14,13 +14,14 @@ from perfscope.analysis.affected import Affected, affected_by
 from perfscope.analysis.missing import Missing, missing_figure
 from perfscope.analysis.rank_facts import framework_of, is_torch
 from perfscope.analysis.results import RankResult
-from perfscope.analysis.source import Document, DroppedInput, RunSource
+from perfscope.analysis.source import DroppedInput, RunSource
 from perfscope.messages import files
 from perfscope.messages.missing import cause_text
 from perfscope.messages.windows import no_window_cure, no_window_reason, probe_error
 from perfscope.rundir import layout
 from perfscope.rundir.old_words import missing_figure_of, note_kind, notes_of
 from perfscope.rundir.records import RankRecord, RunRecord
+from perfscope.rundir.window_records import WindowSummary
 from perfscope.vocabulary.causes import Cause
 from perfscope.vocabulary.defaults import FIRST_WINDOW_STEP, WARM_UP_STEPS
 from perfscope.vocabulary.figures import Figure
@@ -101,22 +102,20 @@ def _dropped(path: str, notes: Sequence[DroppedInput], affected: Affected) -> Mi
     )
 
 
-def empty_windows(summaries: Sequence[Document], ranks: Sequence[int]) -> list[Missing]:
+def empty_windows(summaries: Sequence[WindowSummary], ranks: Sequence[int]) -> list[Missing]:
     """Windows whose trace gave no event."""
     missing = []
     for summary in summaries:
-        if summary.get("rank") not in ranks or summary.get("events_kept") != 0:
+        if summary.rank not in ranks or summary.events_kept != 0:
             continue
-        notes = summary.get("notes")
-        joined = "; ".join(str(note) for note in notes) if isinstance(notes, list) else ""
-        affected = affected_by(f"{layout.RANKS}/{summary.get('rank')}/{layout.WINDOWS}/")
+        affected = affected_by(f"{layout.RANKS}/{summary.rank}/{layout.WINDOWS}/")
         entry = missing_figure(
             Figure.WINDOW,
             Cause.NO_USABLE_EVENT,
             affects=affected.paths,
-            window=str(summary.get("window")),
-            rank=str(summary.get("rank")),
-            reason=_short(files.no_event(joined)),
+            window=str(summary.window),
+            rank=str(summary.rank),
+            reason=_short(files.no_event("; ".join(summary.notes))),
         )
         missing.append(entry)
     return missing
@@ -205,10 +204,10 @@ def remarks_of_windows(source: RunSource, metas: Mapping[int, RankRecord]) -> li
         return []
     alike: dict[str, list[tuple[str, str]]] = defaultdict(list)
     for summary in source.summaries():
-        where = files.window_of(summary.get("window"), summary.get("rank"))
-        for note in _list(summary.get("notes")) if summary.get("events_kept") else ():
-            if note_kind(None, str(note)) is not NoteKind.NO_STEP_MARKS:  # said as what is missing
-                alike[_FIGURES.sub("#", str(note))].append((str(note), where))
+        where = files.window_of(summary.window, summary.rank)
+        for note in summary.notes if summary.events_kept else ():
+            if note_kind(None, note) is not NoteKind.NO_STEP_MARKS:  # said as what is missing
+                alike[_FIGURES.sub("#", note)].append((note, where))
     remarks = []
     for same in alike.values():
         (text, where), num_others = same[0], len(same) - 1
@@ -222,9 +221,9 @@ def _swallowed(source: RunSource) -> str:
     entries = [(rank, entry) for rank in source.ranks for entry in source.errors(rank)]
     if not entries:
         return ""
-    rank, worst = next((pair for pair in entries if pair[1].get("disabled")), entries[0])
-    where, error = str(worst.get("where") or "somewhere"), _short(str(worst.get("error") or "an error"))
-    return probe_error(rank, where, error, disabled=bool(worst.get("disabled")))
+    rank, worst = next((pair for pair in entries if pair[1].disabled), entries[0])
+    where, error = worst.where or "somewhere", _short(worst.error or "an error")
+    return probe_error(rank, where, error, disabled=worst.disabled)
 
 
 def _weight(path: str) -> int:
@@ -260,7 +259,3 @@ def _reasons(notes: Sequence[DroppedInput]) -> str:
 def _short(text: str) -> str:
     line = " ".join(text.split())
     return line if len(line) <= _MAX_WORDS else f"{line[: _MAX_WORDS - 1]}…"
-
-
-def _list(value: object) -> list[object]:
-    return value if isinstance(value, list) else []

@@ -5,34 +5,30 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from perfscope.analysis.results import FileProvenance
-from perfscope.analysis.source import Document, DroppedInput
+from perfscope.analysis.source import DroppedInput
+from perfscope.rundir.window_records import WindowSummary
 
 
-def provenance(summaries: Sequence[Document], notes: Sequence[DroppedInput]) -> tuple[FileProvenance, ...]:
+def provenance(
+    summaries: Sequence[WindowSummary], notes: Sequence[DroppedInput]
+) -> tuple[FileProvenance, ...]:
     """One entry per trace file, then one per file of which something could not be read."""
     return (*(_of_trace(summary) for summary in summaries), *(_of_note(note) for note in notes))
 
 
-def _of_trace(summary: Document) -> FileProvenance:
-    source = summary.get("source")
-    path = source.get("path") if isinstance(source, dict) else summary.get("path")
-    unclassified = summary.get("unclassified")
-    notes = summary.get("notes")
+def _of_trace(summary: WindowSummary) -> FileProvenance:
     return FileProvenance(
-        path=str(path),
-        rank=_count(summary, "rank"),
-        window=_count(summary, "window"),
-        events_read=_count(summary, "events_read"),
-        events_kept=_count(summary, "events_kept"),
-        events_cut=_count(summary, "events_cut"),
-        events_dropped=_count(summary, "events_dropped"),
-        events_skipped=_count(summary, "events_skipped"),
-        unclassified=tuple(
-            (str(name), int(count))
-            for name, count in (unclassified if isinstance(unclassified, list) else [])
-        ),
-        salvaged=bool(summary.get("salvaged")),
-        notes=tuple(str(note) for note in notes) if isinstance(notes, list) else (),
+        path=summary.source.path,
+        rank=summary.rank,
+        window=summary.window,
+        events_read=summary.events_read,
+        events_kept=summary.events_kept or 0,
+        events_cut=summary.events_cut,
+        events_dropped=summary.events_dropped,
+        events_skipped=summary.events_skipped,
+        unclassified=summary.unclassified,
+        salvaged=summary.salvaged,
+        notes=summary.notes,
     )
 
 
@@ -53,8 +49,3 @@ def _of_note(note: DroppedInput) -> FileProvenance:
         salvaged=note.num_dropped > 0,
         notes=(note.reason,),
     )
-
-
-def _count(summary: Document, name: str) -> int:
-    value = summary.get(name)
-    return value if isinstance(value, int) else 0

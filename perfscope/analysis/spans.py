@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from perfscope.analysis.intervals import Int64, Intervals, union
 from perfscope.rundir.schema import KINDS, PHASES
-from perfscope.vocabulary.steps import StepSource
+from perfscope.rundir.window_records import WindowSummary
 
 Mask: TypeAlias = NDArray[np.bool_]
 
@@ -141,51 +141,27 @@ class WindowFacts(Struct, frozen=True, kw_only=True):
         return [lane for (device, lane), (role, _) in self.roles.items() if device < 0 and role in roles]
 
 
-def window_facts(summary: dict[str, object]) -> WindowFacts:
-    """Types one summary of ingest, passing over what is not as agreed."""
+def window_facts(summary: WindowSummary) -> WindowFacts:
+    """What ingest says of a window, without steps of no length and groups without their ranks."""
+    names = ((group.name if group.pg_name is None else group.pg_name, group) for group in summary.groups)
     return WindowFacts(
-        rank=_int(summary.get("rank")),
-        window=_int(summary.get("window")),
-        host=str(summary.get("host") or ""),
-        steps=tuple(_steps(summary.get("steps"))),
-        whole_file=summary.get("step_source") == StepSource.WHOLE_FILE,
-        has_device=bool(summary.get("has_device")),
-        roles={
-            (_int(lane.get("device")), _int(lane.get("lane"))): (
-                str(lane.get("role") or ""),
-                str(lane.get("label") or ""),
-            )
-            for lane in _dicts(summary.get("lanes"))
+        rank=summary.rank,
+        window=summary.window,
+        host=summary.host,
+        steps=tuple(
+            StepSpan(step=step, start_ns=start, end_ns=end)
+            for step, start, end in summary.steps
+            if end > start
+        ),
+        whole_file=not summary.is_marked,
+        has_device=summary.has_device,
+        roles={(lane.device, lane.lane): (lane.role, lane.label) for lane in summary.lanes},
+        groups={
+            str(name): group.ranks for name, group in names if name is not None and group.ranks is not None
         },
-        groups=dict(_groups(summary.get("groups"))),
         descriptions={
-            str(group["pg_name"]): str(group["pg_desc"])
-            for group in _dicts(summary.get("groups"))
-            if "pg_name" in group and group.get("pg_desc")
+            str(group.pg_name): group.pg_desc
+            for group in summary.groups
+            if group.pg_name is not None and group.pg_desc
         },
     )
-
-
-def _int(value: object) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) else -1
-
-
-def _dicts(value: object) -> Iterable[dict[str, object]]:
-    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
-
-
-def _steps(value: object) -> Iterable[StepSpan]:
-    for item in value if isinstance(value, list) else []:
-        if isinstance(item, list) and len(item) == 3 and all(type(part) is int for part in item):
-            step, start, end = item
-            if end > start:
-                yield StepSpan(step=step, start_ns=start, end_ns=end)
-
-
-def _groups(value: object) -> Iterable[tuple[str, tuple[int, ...]]]:
-    """Process groups as the framework's trace lists them (`pg_config`) or as rank.json does."""
-    for group in _dicts(value):
-        name = group.get("pg_name", group.get("name"))
-        ranks = group.get("ranks")
-        if name is not None and isinstance(ranks, list) and all(type(rank) is int for rank in ranks):
-            yield str(name), tuple(ranks)

@@ -116,14 +116,12 @@ def extract_timeline(
         clocks: puts every host's times on the reference's clock (RunAnalysis.clocks); None: as recorded.
     """
     facts = [window_facts(summary) for summary in source.summaries()]
-    kept = {(f.rank, f.window): s.get("events_kept") for f, s in zip(facts, source.summaries(), strict=True)}
+    kept = {(summary.rank, summary.window): summary.events_kept for summary in source.summaries()}
     facts = [fact for fact in facts if fact.rank in source.ranks]
     drawn = _spaced(sorted({fact.rank for fact in facts}), max_ranks)
     facts = [fact for fact in facts if fact.rank in drawn]
-    wanted = [
-        count if isinstance(count := kept[fact.rank, fact.window], int) else span_budget for fact in facts
-    ]
-    shares = fill(wanted, span_budget)
+    counts = [kept[fact.rank, fact.window] for fact in facts]
+    shares = fill([span_budget if count is None else count for count in counts], span_budget)
     build = _Build(names={MERGED: 0})
     by_window: dict[int, list[tuple[WindowFacts, int]]] = defaultdict(list)
     for fact, share in zip(facts, shares, strict=True):

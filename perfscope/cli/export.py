@@ -12,7 +12,7 @@ from perfscope.cli.lazy_group import HELP
 
 if TYPE_CHECKING:
     from perfscope.analysis.machine.results import CounterTrack
-    from perfscope.reports.export_source import LaneName, TimelinePart
+    from perfscope.reports.export_source import TimelinePart
     from perfscope.rundir.reader import RunReader
 
 FORMATS = ("perfetto", "parquet", "csv")
@@ -77,35 +77,20 @@ def counter_tracks(reader: RunReader) -> tuple[CounterTrack, ...]:
 
 def timeline_parts(path: Path) -> tuple[TimelinePart, ...]:
     """Every ingested (rank, window) of a run, tables to be read one at a time."""
-    from perfscope.reports.export_source import TimelinePart
+    from perfscope.reports.export_source import LaneName, TimelinePart
     from perfscope.rundir.reader import RunReader
 
     reader = RunReader(path)
     return tuple(
         TimelinePart(
-            rank=_whole(summary["rank"]),
-            window=_whole(summary["window"]),
-            host=str(summary.get("host") or ""),
-            lanes=_lane_names(summary.get("lanes")),
-            load=partial(reader.timeline, _whole(summary["rank"]), _whole(summary["window"])),
+            rank=summary.rank,
+            window=summary.window,
+            host=summary.host,
+            lanes=tuple(
+                LaneName(device=lane.device, lane=lane.lane, label=lane.label or lane.role)
+                for lane in summary.lanes
+            ),
+            load=partial(reader.timeline, summary.rank, summary.window),
         )
         for summary in reader.summaries()
     )
-
-
-def _lane_names(lanes: object) -> tuple[LaneName, ...]:
-    from perfscope.reports.export_source import LaneName
-
-    lane_records = [lane for lane in lanes if isinstance(lane, dict)] if isinstance(lanes, list) else []
-    return tuple(
-        LaneName(
-            device=_whole(lane.get("device", -1)),
-            lane=_whole(lane.get("lane", 0)),
-            label=str(lane.get("label") or lane.get("role") or ""),
-        )
-        for lane in lane_records
-    )
-
-
-def _whole(value: object) -> int:
-    return value if isinstance(value, int) else 0

@@ -16,7 +16,6 @@ from perfscope.analysis.missing_reasons import why_cut_short
 from perfscope.analysis.rank_facts import runs_ahead
 from perfscope.analysis.results import RunAnalysis
 from perfscope.analysis.run import analyze_run
-from perfscope.analysis.source import Document
 from perfscope.analysis.steps import RankSteps, rank_steps
 from perfscope.analysis.study.gather import gather
 from perfscope.analysis.study.results import RunEntry, StudyRun
@@ -34,6 +33,7 @@ from perfscope.messages.lists import plural
 from perfscope.messages.missing import cause_text
 from perfscope.rundir.reader import RunReader
 from perfscope.rundir.records import RankRecord
+from perfscope.rundir.window_records import WindowSummary
 from perfscope.vocabulary.figures import Figure
 
 STALL = 2.0  # a step stalls for as long as it takes beyond this many median steps
@@ -46,10 +46,10 @@ SIDE_LABEL, PAIR_LABEL = "check.side", "check.pair"  # labels by which `perfscop
 class SettledRun(RunReader):
     """A run without its first traced window where it has later ones: that one is in the warm-up."""
 
-    def summaries(self) -> tuple[Document, ...]:
+    def summaries(self) -> tuple[WindowSummary, ...]:
         every = super().summaries()
-        first = min((_whole(summary["window"]) for summary in every), default=0)
-        later = tuple(summary for summary in every if _whole(summary["window"]) > first)
+        first = min((summary.window for summary in every), default=0)
+        later = tuple(summary for summary in every if summary.window > first)
         return later or every
 
 
@@ -260,7 +260,3 @@ def _problem(study: StudyRun, analysis: RunAnalysis) -> str:
     if unfinished:
         return words.unfinished(unfinished[0])
     return ""
-
-
-def _whole(value: object) -> int:
-    return value if isinstance(value, int) else 0

@@ -35,8 +35,8 @@ from perfscope.rundir.rows import Row, decode_lines, is_step, step_columns, with
 from perfscope.rundir.samples import HostSamples, read_samples
 from perfscope.rundir.schema import STEPS, TIMELINE
 from perfscope.rundir.scheme_records import BenchRecord
-from perfscope.rundir.typed import decode_record
-from perfscope.vocabulary.steps import StepSource
+from perfscope.rundir.typed import decode_record, read_as
+from perfscope.rundir.window_records import ProbeError, WindowSummary
 
 _T = TypeVar("_T", bound=Struct)
 
@@ -74,7 +74,7 @@ class RunReader:
         self._notes: dict[tuple[str, str], ReadNote] = {}
         self.run, damaged = decode_run(document)
         self._note_damaged(self.path / layout.RUN_JSON, damaged)
-        self._summaries: tuple[Document, ...] | None = None
+        self._summaries: tuple[WindowSummary, ...] | None = None
         self._folders: dict[int, Path] = {}  # rank -> the attempt that is shown
         self.rank_records: Mapping[int, RankRecord] = self._read_rank_records()
         self.ranks: tuple[int, ...] = tuple(sorted(self.rank_records))
@@ -116,7 +116,7 @@ class RunReader:
         """Lines of windows.jsonl: one per traced window. What is listed and lost becomes a note."""
         listed = self._lines(rank, layout.WINDOWS_JSONL)
         self._note_other_traces(rank)
-        ingested = {d["window"] for d in self.summaries() if d["rank"] == rank}
+        ingested = {summary.window for summary in self.summaries() if summary.rank == rank}
         for line in listed:
             window = line.get("window")
             if type(window) is not int or window in ingested:
@@ -129,9 +129,9 @@ class RunReader:
                 self._note(packed, 1, "this window is listed in windows.jsonl, but its trace is not there")
         return listed
 
-    def errors(self, rank: int) -> tuple[Document, ...]:
+    def errors(self, rank: int) -> tuple[ProbeError, ...]:
         """Lines of errors.jsonl: what a probe swallowed."""
-        return self._lines(rank, layout.ERRORS_JSONL)
+        return tuple(read_as(ProbeError, line) for line in self._lines(rank, layout.ERRORS_JSONL))
 
     def steps(self, rank: int) -> pa.Table:
         """The rank's steps as schema.STEPS, in file order.
@@ -169,16 +169,19 @@ class RunReader:
                 reason = f"{num_rows:,} steps are there; the rank counted {counted:,}"
             self._note(path, max(0, counted - num_rows), reason)
 
-    def summaries(self) -> tuple[Document, ...]:
+    def summaries(self) -> tuple[WindowSummary, ...]:
         """What ingest says of each (rank, window), sorted so. Empty before ingest."""
         if self._summaries is None:
             folder = self.path / layout.DERIVED / layout.INGEST
-            documents = [self._document(path) for path in sorted(folder.glob("*.json"))]
             usable = [
-                d for d in documents if d and type(d.get("rank")) is int and type(d.get("window")) is int
+                self._record(WindowSummary, path, document)
+                for path in sorted(folder.glob("*.json"))
+                if (document := self._document(path)) is not None
+                and type(document.get("rank")) is int
+                and type(document.get("window")) is int
             ]
-            current = [d for d in usable if self._is_shown(d)]
-            self._summaries = tuple(sorted(current, key=lambda d: (_whole(d["rank"]), _whole(d["window"]))))
+            current = [summary for summary in usable if summary is not None and self._is_shown(summary)]
+            self._summaries = tuple(sorted(current, key=lambda summary: (summary.rank, summary.window)))
         return self._summaries
 
     def topology(self, host: str) -> TopologyRecord | None:
@@ -232,9 +235,7 @@ class RunReader:
         name = f"rank-{rank:05d}-window-{window:03d}.parquet"
         path = self.path / layout.DERIVED / layout.TIMELINE / name
         wanted = list(columns) if columns is not None else TIMELINE.names
-        sealed = next(
-            (d.get("table") for d in self.summaries() if (d["rank"], d["window"]) == (rank, window)), None
-        )
+        sealed = next((s.table for s in self.summaries() if (s.rank, s.window) == (rank, window)), None)
         try:
             if sealed is not None and (damage := seal.difference(sealed, seal_of_file(path))):
                 raise UnreadableFileError(path, damage)
@@ -297,11 +298,10 @@ class RunReader:
                 steps = f"{num_steps:,} step{'' if num_steps == 1 else 's'}"
                 self._note(attempt.path, 0, f"{steps}, not shown; {chosen_path} is")
 
-    def _is_shown(self, summary: Document) -> bool:
+    def _is_shown(self, summary: WindowSummary) -> bool:
         """Whether a summary is of the rank's chosen attempt: an earlier report may have ingested another."""
-        source = summary.get("source")
-        parts = str(source.get("path")).split("/") if isinstance(source, dict) else []
-        folder = self._folders.get(_whole(summary["rank"]))
+        parts = summary.source.path.split("/")
+        folder = self._folders.get(summary.rank)
         return folder is None or len(parts) < 3 or parts[0] != layout.RANKS or parts[1] == folder.name
 
     def _note(self, path: Path, num_dropped: int, reason: str) -> None:
@@ -378,11 +378,7 @@ class RunReader:
         """Traces of a rank that are gone, or are not those that were recorded."""
         folder = self._rank_dir(rank) / layout.WINDOWS
         prefix = f"{folder.relative_to(self.path).as_posix()}/"
-        read = {
-            (source.get("path"), "calls" in source)
-            for summary in self.summaries()
-            if isinstance(source := summary.get("source"), dict)
-        }
+        read = {(summary.source.path, summary.source.calls is not None) for summary in self.summaries()}
         for name, mark in self._inventory.items():
             if not name.startswith(prefix):
                 continue
@@ -460,7 +456,7 @@ def _read_manifest(folder: Path) -> tuple[Document, bool]:
         raise RunDirectoryError(f"{path} is broken: {error.reason}") from None
 
 
-def _is_read(name: str, read: set[tuple[object, bool]]) -> bool:
+def _is_read(name: str, read: set[tuple[str, bool]]) -> bool:
     """Whether a trace that is gone was taken into the timeline before: name as in the inventory."""
     if f"{layout.CALLS}" not in name:
         return (name, True) in read or (name, False) in read
@@ -471,22 +467,11 @@ def _is_read(name: str, read: set[tuple[object, bool]]) -> bool:
     )
 
 
-def _whole(value: object) -> int:
-    return value if isinstance(value, int) else -1
-
-
-def _marked_steps(summaries: Iterable[Document], rank: int) -> list[Row]:
+def _marked_steps(summaries: Iterable[WindowSummary], rank: int) -> list[Row]:
     """(step, start, duration, window) of the step marks ingest found in a rank's traces."""
-    rows: list[Row] = []
-    for summary in summaries:
-        steps = summary.get("steps")
-        if (
-            summary["rank"] != rank
-            or summary.get("step_source") == StepSource.WHOLE_FILE
-            or not isinstance(steps, list)
-        ):
-            continue
-        window = _whole(summary["window"])
-        for step, start, end in steps:
-            rows.append([step, start, end - start, window])
-    return rows
+    return [
+        [step, start, end - start, summary.window]
+        for summary in summaries
+        if summary.rank == rank and summary.is_marked
+        for step, start, end in summary.steps
+    ]

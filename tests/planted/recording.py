@@ -15,6 +15,7 @@ from perfscope.rundir.samples import HostSamples, SampleFact, SampleSeries
 from perfscope.rundir.schema import STEPS, TIMELINE
 from perfscope.rundir.scheme_records import BenchRecord
 from perfscope.rundir.typed import decode_record, read_as
+from perfscope.rundir.window_records import ProbeError, WindowSummary
 from tests.planted.emulate import BACKEND, COMM_STREAM, MAIN, STREAM, Job, Played
 
 SECOND = 1_000_000_000
@@ -100,7 +101,7 @@ class EmulatedRun:
     def windows(self, rank: int) -> Sequence[Document]:
         return []
 
-    def errors(self, rank: int) -> Sequence[Document]:
+    def errors(self, rank: int) -> Sequence[ProbeError]:
         return []
 
     def stacks(self, host: str) -> None:
@@ -117,16 +118,16 @@ class EmulatedRun:
         facts = {"logical_cpus": CPUS_PER_HOST, "online_cpus": "0-7", "sockets": 2, "numa_nodes": nodes}
         return read_as(TopologyRecord, with_document({"host": host, **facts}))
 
-    def summaries(self) -> Sequence[Document]:
+    def summaries(self) -> Sequence[WindowSummary]:
         return [self._summary(rank, number) for rank in self.ranks for number in range(len(self.job.windows))]
 
-    def _summary(self, rank: int, number: int) -> Document:
+    def _summary(self, rank: int, number: int) -> WindowSummary:
         job, window = self.job, self.job.windows[number]
         starts = self._unix(rank, self.played[rank].starts)
         roles = [(-1, MAIN, "main"), (-1, BACKEND, "backend"), (-1, BACKEND + 1, "backend")]
         if job.on_gpu:
             roles = [(-1, MAIN, "main"), (0, STREAM, "stream"), (0, COMM_STREAM, "stream")]
-        return {
+        document = {
             "rank": rank,
             "window": number,
             "source": {"path": f"ranks/{rank}/windows/{number}.json.gz"},
@@ -143,6 +144,7 @@ class EmulatedRun:
             "world_size": job.num_ranks,
             "has_device": job.on_gpu,
         }
+        return read_as(WindowSummary, document)
 
     def _unix(self, rank: int, times_s: Sequence[float]) -> list[int]:
         base = EPOCH + self.offsets_ns[self.job.host_of(rank)]

@@ -103,7 +103,7 @@ def test_every_import_follows_an_arrow() -> None:
     assert wrong == []
 
 
-RECORDS = ("records", "scheme_records", "host_records", "typed")
+RECORDS = ("records", "scheme_records", "host_records", "window_records", "typed")
 
 
 def test_reports_know_of_a_run_directory_only_its_records() -> None:
@@ -368,13 +368,11 @@ READ_BY_KEY = {
     "reports/sections/topology.py": "topology.json",
     "cli/doctor/machine.py": "the topology and the surroundings of the machine, as just read",
     "cli/doctor/text.py": "the same",
-    "analysis/missing_reasons.py": "summaries of windows, lines of errors.jsonl",
-    "analysis/provenance.py": "summaries of windows",
-    "analysis/spans.py": "summaries of windows",
-    "cli/export.py": "summaries of windows",
     "analysis/study/frameworks.py": "options of a framework run, by name",
+    "cli/bench/frameworks_text.py": "frameworks.json of a comparison",
     "cli/bench/text.py": "the plan of a bench run, before it is one",
     "cli/slurm/watch.py": "run.json of a run that is being written",
+    "reports/drawing/page.py": "data of a panel, made beside it",
     "reports/text.py": "cells of a list, made beside it",
 }
 # What has keys of its own: labels of series and runs, values of facts in samples.jsonl, cells of a sweep.

@@ -192,7 +192,9 @@ def test_no_window_because_the_run_was_short(tmp_path: Path) -> None:
 def test_no_window_because_the_probe_met_an_error(tmp_path: Path) -> None:
     run = untraced(tmp_path, 50)
     entry = {"where": "root forward", "error": "RuntimeError: no\nsizes", "count": 1, "disabled": False}
-    run.write("ranks/0/errors.jsonl", "".join(json.dumps(entry | {"disabled": off}) + "\n" for off in (0, 1)))
+    run.write(
+        "ranks/0/errors.jsonl", "".join(json.dumps(entry | {"disabled": off}) + "\n" for off in (False, True))
+    )
     reason = missing(run)[NO_WINDOW]
     assert "rank 0 met an error in 'root forward': RuntimeError: no sizes, and switched" in reason
     assert "run ended" not in reason

@@ -53,7 +53,7 @@ def expected() -> dict[str, Any]:
 
 
 def steps_of(reader: RunReader, rank: int) -> tuple[StepSpan, ...]:
-    return next(window_facts(summary).steps for summary in reader.summaries() if summary["rank"] == rank)
+    return next(window_facts(summary).steps for summary in reader.summaries() if summary.rank == rank)
 
 
 def hta_selection(table: pa.Table, steps: Sequence[StepSpan]) -> Mask:

@@ -193,7 +193,7 @@ def test_a_summary_ingested_of_another_attempt_is_not_mixed_in(run: SyntheticRun
         window=1,
         source={"path": "ranks/0.1/windows/1.json.gz"},
     )
-    assert [summary["window"] for summary in run.read().summaries()] == [1]
+    assert [summary.window for summary in run.read().summaries()] == [1]
 
 
 def test_a_rank_of_a_newer_schema_is_left_out_and_named(run: SyntheticRun) -> None:
