@@ -36,12 +36,12 @@ def traced_figures(
     for collective in collectives:
         # a result holds the mean member's bytes; in a pipeline every stage is a sender
         sizes[collective.collective] += (
-            (collective.bytes or 0) * collective.group_size / breakdowns[0].num_steps
+            (collective.bytes or 0) * (collective.group_size or 0) / breakdowns[0].num_steps
         )
     unknown = {
         collective.collective
         for collective in collectives
-        if collective.bytes is None or collective.num_unsized
+        if collective.bytes is None or collective.num_unsized or collective.group_size is None
     }
     return Traced(
         spans_ns=spans,

@@ -21,7 +21,7 @@ from perfscope.analysis import intervals as iv
 from perfscope.analysis.clocks.fit import SYNCHRONIZING, ClockFit, fit_clocks
 from perfscope.analysis.collective_waits import JudgedCalls, judge
 from perfscope.analysis.comm_groups import name_groups
-from perfscope.analysis.comm_record import UNKNOWN_GROUP, CommRecord, GroupCalls, GroupKey
+from perfscope.analysis.comm_record import CommRecord, GroupCalls, GroupKey, is_unknown
 from perfscope.analysis.intervals import Int64
 from perfscope.analysis.matching import MatchedCalls, match_calls
 from perfscope.analysis.missing import Missing, missing_figure
@@ -168,7 +168,7 @@ def _match_group(
         return None, why.OTHER_END
     if key.collective in ONE_SIDED:
         return None, why.ONE_SIDED
-    if key.group == UNKNOWN_GROUP:
+    if is_unknown(key.group):
         return None, why.GROUP_NOT_KNOWN
     size = group.size or world_size or len(group.ranks)
     if len(group.ranks) < size <= sum(devices.get(rank, 1) for rank in group.ranks):
@@ -188,13 +188,13 @@ def _sum_up(
     num_ranks = len(group.ranks)
     sizes = np.concatenate([calls.size for calls in every])
     duration = round(sum(int((calls.exit - calls.enter).sum()) for calls in every) / num_ranks)
-    size = group.size or world_size or num_ranks
+    size = group.size or (None if is_unknown(key.group) else world_size or num_ranks)
     has_size = sizes >= 0
     total_bytes = round(int(sizes[has_size].sum()) / num_ranks) if has_size.any() else None
     in_told = round(
         sum(int((calls.exit - calls.enter)[calls.size >= 0].sum()) for calls in every) / num_ranks
     )
-    factor = bus_factor(key.collective, size)
+    factor = bus_factor(key.collective, size or 0)
     transfer = _Transfer.of(key, judged, num_ranks) if judged else None
     algbw = transfer.bytes_per_s if transfer else None
     with_wait = total_bytes * factor * 1e9 / in_told if total_bytes and factor and in_told else None

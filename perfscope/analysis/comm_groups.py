@@ -17,9 +17,10 @@ from collections.abc import Mapping
 import numpy as np
 from msgspec.structs import replace
 
-from perfscope.analysis.comm_record import UNKNOWN_GROUP, CommRecord, GroupKey
+from perfscope.analysis.comm_record import CommRecord, GroupKey
 from perfscope.analysis.intervals import Int64
 from perfscope.analysis.matching import RankCalls
+from perfscope.vocabulary.communication import UNKNOWN_GROUP
 
 _POINT_TO_POINT = frozenset({"send", "recv"})
 _WAITS_FOR_ALL = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"})

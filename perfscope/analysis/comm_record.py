@@ -14,14 +14,18 @@ from perfscope.analysis.intervals import Int64
 from perfscope.analysis.matching import RankCalls
 from perfscope.analysis.spans import COMM, known_words, owning_step, whole_numbers, words
 from perfscope.rundir.schema import KINDS
+from perfscope.vocabulary.communication import DEFAULT_GROUP, UNKNOWN_GROUP
 
 COMM_COLUMNS = (
     *("start_ns", "dur_ns", "device", "step", "launch_step", "kind", "collective", "group", "group_size"),
     *("in_bytes", "out_bytes", "dtype", "peer", "seq", "lane", "launch_ns"),
 )
 _NUMBERS = ("start_ns", "dur_ns", "group_size", "in_bytes", "out_bytes", "peer", "seq", "lane")
-DEFAULT_GROUP = "default"
-UNKNOWN_GROUP = "unknown"  # one of several, as ingest calls it
+
+
+def is_unknown(group: str) -> bool:
+    """Whether the ranks of a process group are not known, because the trace does not name it."""
+    return group == UNKNOWN_GROUP or group.startswith(f"{UNKNOWN_GROUP} (")
 
 
 class GroupKey(NamedTuple):
@@ -79,7 +83,9 @@ class CommRecord(Struct, eq=False):
             group_name = names[name] if name >= 0 else DEFAULT_GROUP
             key = GroupKey(collectives[which], group_name, members.get(group_name, ()))
             entry = self.groups[key]
-            entry.size = max(entry.size, int(numbers["group_size"][at].max()), len(key.members))
+            sizes = {*np.unique(numbers["group_size"][at]).tolist(), *((entry.size,) if entry.ranks else ())}
+            is_open = is_unknown(group_name) and len(sizes) > 1  # calls on several groups
+            entry.size = 0 if is_open else max(*sizes, len(key.members), 0)
             entry.dtypes.update(dtypes[code] for code in dtype[at].tolist() if code >= 0)
             entry.ranks.add(rank)
             column = {column: values[at] for column, values in numbers.items()}

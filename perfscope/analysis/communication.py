@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from perfscope.analysis import intervals as iv
 from perfscope.analysis.breakdown import Activity
 from perfscope.analysis.buckets import Bucket, LayerParams, match_buckets
-from perfscope.analysis.comm_record import DEFAULT_GROUP, payload
+from perfscope.analysis.comm_record import payload
 from perfscope.analysis.group_axes import CommGroup, GroupUse
 from perfscope.analysis.intervals import Int64
 from perfscope.analysis.spans import (
@@ -39,7 +39,7 @@ from perfscope.analysis.spans import (
     whole_numbers,
     words,
 )
-from perfscope.vocabulary.communication import Unattributed
+from perfscope.vocabulary.communication import DEFAULT_GROUP, Unattributed
 
 COMMUNICATION_COLUMNS = (
     *("start_ns", "dur_ns", "device", "lane", "kind", "phase", "step", "launch_step", "launch_ns", "layer"),

@@ -187,7 +187,7 @@ class CollectiveResult(Struct, frozen=True, kw_only=True):
 
     collective: str
     group: str
-    group_size: int  # ranks of the process group
+    group_size: int | None  # ranks of the process group; None: the trace does not say which group it was
     dtype: str | None  # None: several, or not in the trace
     count: int  # calls per rank
     bytes: int | None  # S of METRICS §2 summed over calls whose size the trace has; None: it has no size

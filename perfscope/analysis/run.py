@@ -281,7 +281,7 @@ def _missing_of_run(
         missing.extend(entry for entry in layers_missing if entry.figure not in named)
         if any(entry.figure is Figure.LAYERS for entry in missing):  # then there are none of some operators
             missings = [entry for entry in missings if not _is_of_some_layers(entry)]
-        if not comm.collectives:
+        if not comm.collectives and all(entry.figure is not Figure.COMM_SPANS for entry in comm.missing):
             missing.append(missing_figure(Figure.COLLECTIVES, Cause.NO_COMMUNICATION))
     missing.extend(comm.missing)
     if comm.clocks.unlinked:

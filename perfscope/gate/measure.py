@@ -27,9 +27,9 @@ from perfscope.gate.records import (
     RunFigures,
 )
 from perfscope.gate.run_conditions import surroundings
+from perfscope.messages.comparison.diff import collective_name
 from perfscope.messages.gate import runs as words
 from perfscope.messages.gate.metrics import ABSENT
-from perfscope.messages.lists import plural
 from perfscope.messages.missing import cause_text
 from perfscope.rundir.reader import RunReader
 from perfscope.rundir.records import RankRecord
@@ -220,7 +220,7 @@ def _collectives(analysis: RunAnalysis) -> tuple[CollectiveUse, ...]:
     steps = max((rank.num_traced_steps for rank in analysis.ranks), default=0)
     groups: dict[str, list[tuple[float, float | None, float, float | None]]] = defaultdict(list)
     for collective in analysis.collectives if steps else ():
-        name = f"{collective.collective} over {collective.group_size} {plural('rank', collective.group_size)}"
+        name = collective_name(collective.collective, collective.group_size)
         groups[name].append(
             (collective.count, collective.bytes, collective.duration_ns, collective.transfer_ns)
         )

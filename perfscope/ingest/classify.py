@@ -89,6 +89,8 @@ _COMM_KERNEL = re.compile(
     + "|".join(prefix for prefix, _ in COMM_PREFIXES)
     + r")|::ep::|\bdeep_ep::"
 )
+# DeepEP counts on the device itself which tokens go where before it sends any.
+_LOCAL_KERNEL = re.compile(r"\bget_dispatch_layout\b")
 _COPY = re.compile(r"^(?:Memcpy|Memset|dma)")
 _NAMELESS = frozenset({"", "INVALID", "unknown", "Unknown", "<unknown>", "Unknown kernel"})
 
@@ -169,7 +171,8 @@ def device_class(category: str, name: str) -> DeviceClass:
         return DeviceClass.COPY
     if name in _NAMELESS:
         return DeviceClass.UNKNOWN
-    return DeviceClass.COMM if _COMM_KERNEL.search(name) else DeviceClass.COMPUTE
+    communicates = _COMM_KERNEL.search(name) and not _LOCAL_KERNEL.search(name)
+    return DeviceClass.COMM if communicates else DeviceClass.COMPUTE
 
 
 def host_class(category: str, name: str) -> HostClass:

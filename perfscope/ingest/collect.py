@@ -45,6 +45,9 @@ class FileFacts(Struct):
     host_codes: npt.NDArray[np.int64] = field(
         default_factory=lambda: np.zeros((0, _NUM_HOST_CODES), np.int64)
     )
+    device_codes: npt.NDArray[np.int64] = field(
+        default_factory=lambda: np.zeros((0, len(DeviceClass)), np.int64)
+    )
     steps: list[tuple[int, int, int, int]] = []  # start, end, word, lane
     calls: list[Rows] = []  # host rows that `groups` needs
     num_device: int = 0  # kernels, copies and sets
@@ -225,7 +228,7 @@ class EventCollector:
         rows = self._timed(rows, columns)
         columns.clear()
         codes = np.array(self.host_words.codes)[rows["name"]]
-        self._count_codes(rows["lane"], codes)
+        self.facts.host_codes = self._counted(self.facts.host_codes, rows["lane"], codes)
         for row in rows[(codes == HostClass.STEP) | (codes == HostClass.PROFILER_STEP)]:
             start = int(row["start"])
             self.facts.steps.append((start, start + int(row["dur"]), int(row["name"]), int(row["lane"])))
@@ -241,14 +244,15 @@ class EventCollector:
         if chosen.any():
             self.facts.calls.append(rows[chosen])
 
-    def _count_codes(self, lanes: npt.NDArray[Any], codes: npt.NDArray[Any]) -> None:
-        counts = np.bincount(
-            lanes * _NUM_HOST_CODES + codes, minlength=len(self.lanes.keys) * _NUM_HOST_CODES
-        )
-        table = counts.reshape(-1, _NUM_HOST_CODES)
-        old = self.facts.host_codes
-        table[: len(old)] += old
-        self.facts.host_codes = table
+    def _counted(
+        self, before: npt.NDArray[np.int64], lanes: npt.NDArray[Any], codes: npt.NDArray[Any]
+    ) -> npt.NDArray[np.int64]:
+        """Rows per lane and class, shape (lanes, classes), those of `before` among them."""
+        num_codes = before.shape[1]
+        counts = np.bincount(lanes * num_codes + codes, minlength=len(self.lanes.keys) * num_codes)
+        table = counts.reshape(-1, num_codes)
+        table[: len(before)] += before
+        return table
 
     def _flush_launches(self) -> None:
         columns = self._launches
@@ -276,6 +280,7 @@ class EventCollector:
         columns.clear()
         codes = np.array(self.device_words.codes)[rows["name"]]
         self.facts.num_device += int(np.count_nonzero(codes != DeviceClass.ANNOTATION))
+        self.facts.device_codes = self._counted(self.facts.device_codes, rows["lane"], codes)
         self._spill.add(DEVICE_ROWS, rows)
 
     def _timed(self, rows: Rows, columns: dict[str, list[Any]]) -> Rows:

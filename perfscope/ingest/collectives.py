@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from math import prod
 from typing import Any
 
@@ -12,6 +13,7 @@ from msgspec.structs import replace
 
 from perfscope.ingest.events import Args
 from perfscope.rundir import layout
+from perfscope.vocabulary.communication import DEFAULT_GROUP, UNKNOWN_GROUP
 
 # Spellings met in kernel names, annotations and `Collective name`, without case, `_` and a backend's prefix.
 _CANONICAL = {
@@ -75,8 +77,9 @@ class Collective(Struct, frozen=True):
         )
 
     def completed(self) -> Collective:
-        """With the size that follows from the other one and the group's size."""
+        """With the size that follows from the other one and the group's size, or the group's from both."""
         name, size, given, taken = self.name, self.group_size, self.in_bytes, self.out_bytes
+        size = size if size is not None else self.told_size
         if name in ("all_reduce", "broadcast", "all_to_all"):
             given = given if given is not None else taken
             taken = taken if taken is not None else given
@@ -86,7 +89,17 @@ class Collective(Struct, frozen=True):
         elif name == "reduce_scatter" and size:
             taken = taken if taken is not None or given is None else given // size
             given = taken * size if given is None and taken is not None else given
-        return replace(self, in_bytes=given, out_bytes=taken)
+        return replace(self, in_bytes=given, out_bytes=taken, group_size=size)
+
+    @property
+    def told_size(self) -> int | None:
+        """Ranks of the group by input and output: an all_gather puts out what every rank put in."""
+        parts = {
+            "all_gather": (self.in_bytes, self.out_bytes),
+            "reduce_scatter": (self.out_bytes, self.in_bytes),
+        }
+        part, whole = parts.get(self.name or "", (None, None))
+        return whole // part if part and whole and whole % part == 0 else None
 
 
 _SPANS = "gloo:"
@@ -130,7 +143,7 @@ def from_args(name: str, args: Args) -> Collective:
     if name.startswith(_NCCL_CALLS):
         collective = _sized_by_message(collective, args)
     if collective.in_bytes is None and not recorded_name:
-        collective = _sized_by_shapes(collective, args)
+        collective = _sized_by_shapes(name, collective, args)
     if name in _INPUT or name.startswith(_SPANS):
         collective = replace(collective, elements=_elements(name, args))
     return collective
@@ -164,25 +177,30 @@ def _group_peer(name: str, args: Args) -> int | None:
     return peer if peer >= 0 else None
 
 
-def _sized_by_shapes(collective: Collective, args: Args) -> Collective:
-    """Input bytes from `Input Dims` and `Input type` of an annotation such as `gloo:all_reduce`."""
+def _sized_by_shapes(name: str, collective: Collective, args: Args) -> Collective:
+    """Bytes from `Input Dims` and `Input type` of an operator, or an annotation such as `gloo:all_reduce`."""
     try:
         dims = msgspec.json.decode(bytes(args.dims))
         types = msgspec.json.decode(bytes(args.types))
     except (ValueError, RecursionError):
         return collective
-    total, dtype = 0, None
+    tensors = []
     for shape, kind in zip(dims, types, strict=False):
-        recorded_dtype = _dtype(kind) if isinstance(kind, str) else None
-        if recorded_dtype is None or not _is_shape(shape):
-            continue
-        total += prod(shape) * _SIZES[recorded_dtype]
-        dtype = dtype or recorded_dtype
-    if dtype is None:
+        dtype = _dtype(kind) if isinstance(kind, str) else None
+        if dtype is not None and _is_shape(shape):
+            tensors.append((prod(shape) * _SIZES[dtype], dtype))
+    if not tensors:
         return collective
-    return replace(collective, in_bytes=total, dtype=dtype)
+    sizes = [size for size, _ in tensors]
+    if name in _OUTPUT_AND_INPUT and len(sizes) == 2:
+        return replace(collective, out_bytes=sizes[0], in_bytes=sizes[1], dtype=tensors[1][1])
+    return replace(collective, in_bytes=sum(sizes), dtype=tensors[0][1])
 
 
+# Operators whose first two arguments are the output and the input, a tensor each.
+_OUTPUT_AND_INPUT = frozenset(
+    f"c10d::{name}" for name in ("_allgather_base_", "_reduce_scatter_base_", "alltoall_base_")
+)
 # Which argument of an operator holds what gloo's span will show as its input.
 _INPUT = {
     **{f"c10d::{name}": 0 for name in ("allreduce_", "allreduce_coalesced_", "broadcast_", "reduce_")},
@@ -236,13 +254,22 @@ class ProcessGroups:
     Args:
         groups: `distributedInfo.pg_config`.
         world_size: of `distributedInfo`.
+        collectives: of the file. One among fewer ranks than the world shows that there are groups that the
+            file does not list; then a call that names no group may be on any of them.
     """
 
-    def __init__(self, groups: list[dict[str, Any]], world_size: int | None) -> None:
+    def __init__(
+        self,
+        groups: list[dict[str, Any]],
+        world_size: int | None,
+        collectives: Iterable[Collective] = (),
+    ) -> None:
         named = [group for group in groups if "pg_name" in group]
         self._sizes = {str(group["pg_name"]): _size_of(group) for group in named}
         self._ranks = {str(group["pg_name"]): _ranks_of(group) for group in named}
         self._world_size = world_size
+        sizes = {collective.group_size or collective.told_size for collective in collectives} - {None, 0, 1}
+        self.are_unlisted = not named and bool(world_size) and bool(sizes - {world_size})
 
     @property
     def sizes(self) -> dict[str, int | None]:
@@ -259,15 +286,19 @@ class ProcessGroups:
             group: what is known of its thread.
             source: the sender, as a rank within the group, of a receive from any source.
 
-        Where the event names no group: the only group there is; "default" with the world's size if
-        the file lists none; "unknown" without a size if there are several.
+        Where the event names no group: the only group there is, or the only one of the size that input and
+        output tell; "default" with the world's size if the file lists none and none shows; "unknown"
+        without a size if there are several.
         """
         name, size = collective.group if collective.group is not None else group, collective.group_size
-        if name is None and len(self._sizes) == 1:
-            name = next(iter(self._sizes))
         if name is None:
-            name = "unknown" if self._sizes else "default"
-            size = size if size is not None or self._sizes else self._world_size
+            told = collective.told_size if len(self._sizes) > 1 else None
+            fitting = [known for known, ranks in self._sizes.items() if told is None or ranks == told]
+            name = fitting[0] if len(fitting) == 1 else None
+        if name is None:
+            is_default = not self._sizes and not self.are_unlisted
+            name = DEFAULT_GROUP if is_default else UNKNOWN_GROUP
+            size = self._world_size if size is None and is_default else size
         elif size is None:
             size = self._sizes.get(name)
         peer, inside = collective.peer, collective.group_peer if collective.group_peer is not None else source

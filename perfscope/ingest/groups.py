@@ -24,11 +24,13 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-from perfscope.ingest.classify import HostClass
+from perfscope.ingest.classify import DeviceClass, HostClass
 from perfscope.ingest.collectives import Collective, canonical
 from perfscope.ingest.queued_calls import Call, CallEvent, match_queued
 from perfscope.ingest.spill import Rows
+from perfscope.ingest.string_table import Lanes
 from perfscope.rundir import layout
+from perfscope.vocabulary.communication import UNKNOWN_GROUP
 
 _CALL_CODES = (
     HostClass.COMM,
@@ -99,6 +101,22 @@ def find_groups(
     kinds = [part for events in calls_of.events.values() for part in _by_size(events)]
     of_lane = _lanes(kinds) if is_marked else {}
     return CallGroups(of_lane, calls_of.sources, match_queued(kinds, of_lane))
+
+
+def stream_groups(lanes: Lanes, device_codes: npt.NDArray[np.int64]) -> dict[int, str]:
+    """Lane -> process group, of streams that only communicate, in a file that names no group.
+
+    torch gives each NCCL communicator a stream of its own.
+
+    Args:
+        lanes: of the file.
+        device_codes: shape (lanes, classes of device spans), rows of each.
+    """
+    work = device_codes[:, [code for code in DeviceClass if code != DeviceClass.ANNOTATION]].sum(axis=1)
+    is_own = (work > 0) & (device_codes[:, DeviceClass.COMM] == work)
+    return {
+        lane: f"{UNKNOWN_GROUP} (stream {lanes.keys[lane][1]})" for lane in np.flatnonzero(is_own).tolist()
+    }
 
 
 class _Thread(Struct):

@@ -13,7 +13,7 @@ from perfscope.ingest.collect import EventCollector
 from perfscope.ingest.collectives import ProcessGroups
 from perfscope.ingest.events import Event, ReadCounts
 from perfscope.ingest.files import WindowFile, source_of
-from perfscope.ingest.groups import CallGroups, find_groups
+from perfscope.ingest.groups import CallGroups, find_groups, stream_groups
 from perfscope.ingest.lanes import describe_lanes
 from perfscope.ingest.metadata import Metadata
 from perfscope.ingest.scopes import Scopes
@@ -93,8 +93,10 @@ class _Window:
     def write(self, spill: Spill) -> IngestSummary:
         collector = self._collector
         main = main_lane(self._facts, collector.lanes)
-        groups = ProcessGroups(self._metadata.groups, self._metadata.world_size)
+        groups = ProcessGroups(self._metadata.groups, self._metadata.world_size, collector.collectives)
         call_groups = self._call_groups(groups)
+        if groups.are_unlisted:
+            call_groups.of_lane.update(stream_groups(collector.lanes, self._facts.device_codes))
         timeline = TimelineBuilder(
             collector,
             self._scopes,

@@ -1,6 +1,10 @@
-"""Why exposed communication belongs to no layer."""
+"""Process groups without a name, and why exposed communication belongs to no layer."""
 
 from enum import Enum
+
+DEFAULT_GROUP = "default"  # the only one
+# One of several. Its calls on a stream of their own are one group's: then the stream follows in parentheses.
+UNKNOWN_GROUP = "unknown"
 
 
 class Unattributed(str, Enum):

@@ -233,7 +233,7 @@ def _devices_of_one(evidence: Evidence) -> int:
     if top is None or evidence.in_calls_ns or len(evidence.ranks) != 1:
         return 0
     devices = num_devices(evidence.metas).get(evidence.ranks[0].rank)
-    return top.group_size if 1 < top.group_size == devices else 0
+    return devices if devices and 1 < devices == top.group_size else 0
 
 
 def servers(evidence: Evidence) -> set[int]:

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from msgspec import Struct
 
-from perfscope.analysis.comm_record import DEFAULT_GROUP, UNKNOWN_GROUP
+from perfscope.analysis.comm_record import is_unknown
 from perfscope.analysis.intervals import Int64
 from perfscope.analysis.machine.counters import Float64, Rates, counted_between
 from perfscope.analysis.machine.host import Host
@@ -24,6 +24,7 @@ from perfscope.analysis.machine.results import WireBytes
 from perfscope.analysis.results import CollectiveCall
 from perfscope.messages import machine as texts
 from perfscope.rundir.metrics import SATURATED
+from perfscope.vocabulary.communication import DEFAULT_GROUP
 from perfscope.vocabulary.gpu import LINK_TX, PCIE_TX
 from perfscope.vocabulary.links import LinkClass
 from perfscope.volumes import edges
@@ -60,7 +61,7 @@ class RankHosts(Struct, frozen=True, kw_only=True):
         ranks = self.groups.get(group)
         if ranks is None and group == DEFAULT_GROUP and len(self.groups) == 1:
             ranks = next(iter(self.groups.values()))
-        if ranks is None and group == UNKNOWN_GROUP:
+        if ranks is None and is_unknown(group):
             return ()  # one of several groups, and the trace does not say which
         return ranks or tuple(sorted(self.host_of))
 

@@ -157,7 +157,7 @@ def call_kinds(analysis: RunAnalysis, metas: Mapping[int, RankRecord], steps: fl
             by_kind[call.collective, call.group, members, call.bytes].append(call)
     kinds = []
     for (collective, group, members, num_bytes), calls in by_kind.items():
-        size = len(members) if members else sizes.get((collective, group), 0)
+        size = len(members) if members else sizes.get((collective, group)) or 0
         size = 2 if collective in ("send", "recv") else size
         if size > 1 and steps:
             kinds.append(

@@ -157,7 +157,7 @@ def ceiling_row(host: str, what: str, where: str, threads: int | None, source: s
     return f"{host}: {what}, {where}{on} ({source})"
 
 
-def collective_name(collective: str, group_size: int) -> str:
+def collective_name(collective: str, group_size: int | None) -> str:
     return f"{collective} over {ranks(group_size)}"
 
 

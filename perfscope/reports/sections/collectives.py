@@ -99,7 +99,8 @@ def _bar(result: CollectiveResult) -> Bar:
 
 def _name(result: CollectiveResult) -> str:
     dtype = f" {visible(result.dtype)}" if result.dtype else ""
-    return f"{visible(result.collective)}{dtype} ×{result.group_size}"
+    size = f" ×{result.group_size}" if result.group_size is not None else ""
+    return f"{visible(result.collective)}{dtype}{size}"
 
 
 def _table(results: list[CollectiveResult], span: str) -> Table:

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from perfscope.analysis.comm_groups import name_groups
-from perfscope.analysis.comm_record import UNKNOWN_GROUP, CommRecord, GroupKey
+from perfscope.analysis.comm_record import CommRecord, GroupKey
 from perfscope.analysis.matching import RankCalls
+from perfscope.vocabulary.communication import UNKNOWN_GROUP
 
 LISTED = {"world": (0, 1, 2, 3), "a": (0, 1), "b": (2, 3), "c": (0, 2), "d": (1, 3)}
 HOSTS = dict.fromkeys(range(4), "one")

@@ -78,7 +78,7 @@ def test_without_options_text_is_printed_and_both_files_are_in_the_run(run: Path
 def test_json_alone_prints_json_alone_and_writes_nothing(run: Path) -> None:
     done = perfscope("report", run, "--json")
     document = json.loads(done.stdout)
-    assert document["schema_version"] == 1
+    assert document["schema_version"] == 2
     assert [rank["rank"] for rank in document["ranks"]] == [0, 1]
     assert document["collectives"][0]["collective"] == "all_reduce"
     for rank in document["ranks"]:

@@ -38,6 +38,8 @@ def test_communication_kernels(name: str) -> None:
         "NCCLlookalike",  # prefixes mind the case
         "void ns::reduce_nccl_free(int)",
         "step::optimizer_kernel",
+        "void deep_ep::layout::get_dispatch_layout<256, 4, 2>(long const*, int*, int*, int*, bool*, int)",
+        "void deep_ep::internode::get_dispatch_layout<256, 32, 8>(long const*, int*)",
     ],
 )
 def test_other_kernels_compute(name: str) -> None:

@@ -74,6 +74,27 @@ def test_an_inner_account_is_filled_from_the_outer_one_of_the_same_collective() 
     assert other.filled_from(outer) == other
 
 
+@pytest.mark.parametrize(
+    ("name", "sizes", "expected"),
+    [
+        ("all_gather", (100, 800), 8),
+        ("reduce_scatter", (800, 100), 8),
+        ("all_gather", (100, 150), None),
+        ("all_gather", (None, 800), None),
+        ("all_to_all", (100, 800), None),
+    ],
+)
+def test_the_size_of_the_group_follows_from_both_sizes(
+    name: str, sizes: tuple[int | None, int | None], expected: int | None
+) -> None:
+    collective = Collective(name=name, in_bytes=sizes[0], out_bytes=sizes[1])
+    assert collective.completed().group_size == expected
+    are_unlisted = expected is not None  # a group of 8 in a world of 16
+    assert ProcessGroups([], 16, [collective]).are_unlisted is are_unlisted
+    assert not ProcessGroups([], 8, [collective]).are_unlisted
+    assert not ProcessGroups([], None, [collective]).are_unlisted
+
+
 def test_a_named_group_gets_its_size_from_the_list_of_groups() -> None:
     groups = ProcessGroups(
         [{"pg_name": "5", "ranks": [0, 2, 4]}, {"pg_name": "6", "pg_size": 2}], world_size=6
