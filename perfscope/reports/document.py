@@ -152,6 +152,7 @@ def _machine(machine: MachineAnalysis | None) -> Json | None:
         return None
     return {
         **_object(machine),
+        "topologies": {host: topology.document for host, topology in machine.topologies.items()},
         "windows": [
             {"window": window, "start_ns": start, "end_ns": end} for window, start, end in machine.windows
         ],

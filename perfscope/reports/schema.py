@@ -118,6 +118,7 @@ _Window = _struct("Window", "A traced window.", window=int, start_ns=int, end_ns
 _Machine = _object(
     "Machine",
     MachineAnalysis,
+    topologies=_said(dict[str, dict[str, Any]], "host -> topology.json"),
     windows=_said(_list(_Window), "traced windows, Unix ns"),
     missing=_said(_list(_Missing), "what is missing of the machine, and why"),
 )

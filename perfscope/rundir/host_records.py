@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import msgspec
 
 from perfscope.rundir import old_gpu_words
-from perfscope.rundir.typed import Count, PartialRow, Record, WholeLists
+from perfscope.rundir.typed import Count, Figure, PartialRow, Record, WholeLists
 
 
 class MeasuredCeiling(Record, frozen=True):
@@ -114,20 +114,46 @@ class StacksRecord(WholeLists, frozen=True):
     profiles: tuple[Profile, ...] = ()
 
 
+class Hmat(Record, frozen=True):
+    """What the firmware says of a node's memory."""
+
+    read_bandwidth_bytes_per_s: Figure | None = None
+
+
 class NodeRow(PartialRow, frozen=True):
-    """A NUMA node; `kind` is cpu, memory_only, mcdram or fast; `cpus` a list as the kernel writes it."""
+    """A NUMA node.
+
+    Attributes:
+        cpus: a list as the kernel writes it.
+        kind: cpu, memory_only, mcdram or fast.
+        distances: by the firmware's table, to the nodes in `distance_nodes`: 10 is a node's own memory.
+    """
 
     node: int | None = None
     cpus: str = ""
     kind: str = ""
     memory_bytes: Count | None = None
     package: int | None = None
+    distance_nodes: tuple[int, ...] = ()
+    distances: tuple[Figure, ...] = ()
+    hmat: Hmat = Hmat()
+
+
+class PackageRow(PartialRow, frozen=True):
+    """A socket; `cpus` is a list as the kernel writes it."""
+
+    package: int | None = None
+    cpus: str = ""
 
 
 class PcieRow(Record, frozen=True):
-    """A PCIe link; the peak is per direction."""
+    """A PCIe link; the peak is per direction, speeds are of a lane."""
 
-    peak_bytes_per_s: float | None = None
+    peak_bytes_per_s: Figure | None = None
+    speed_gt_s: Figure | None = None
+    max_speed_gt_s: Figure | None = None
+    width: Count | None = None
+    max_width: Count | None = None
 
 
 class GpuRow(PartialRow, frozen=True):
@@ -143,6 +169,7 @@ class GpuRow(PartialRow, frozen=True):
     name: str = ""
     vendor: str = ""
     numa_node: int | None = None
+    memory_bytes: Count | None = None
     pcie: PcieRow = PcieRow()
     visibility: tuple[tuple[str, ...], ...] = ()
 
@@ -153,7 +180,7 @@ class NicRow(PartialRow, frozen=True):
     id: str = ""
     name: str = ""
     numa_node: int | None = None
-    speed_bits_per_s: float | None = None
+    speed_bits_per_s: Figure | None = None
     state: str = ""
     virtual: bool = False
 
@@ -166,19 +193,27 @@ class PortRow(PartialRow, frozen=True):
     port: int | str | None = None
     kind: str = ""
     numa_node: int | None = None
-    rate_bits_per_s: float | None = None
+    rate_bits_per_s: Figure | None = None
     netdev: str = ""
+    state: str = ""
 
 
 class LinkRow(PartialRow, frozen=True):
-    """A link between the devices `a` and `b`, by their ids."""
+    """A link between the devices `a` and `b`, by their ids.
+
+    Attributes:
+        kind: the vendor's name of the link.
+        path: the way between them as the vendor's tools name it.
+    """
 
     a: str = ""
     b: str = ""
     link_class: str = msgspec.field(default="", name="class")
+    kind: str = ""
+    path: str = ""
     num_links: Count | None = None
     switch: bool = False
-    peak_bytes_per_s: float | None = None
+    peak_bytes_per_s: Figure | None = None
 
 
 class CacheRow(PartialRow, frozen=True):
@@ -203,10 +238,11 @@ class TopologyRecord(Record, frozen=True):
     kernel: str = ""
     logical_cpus: Count | None = None
     online_cpus: str = ""
-    cpu_limit: float | None = None
+    cpu_limit: Figure | None = None
     sockets: Count | None = None
     memory_bytes: Count | None = None
     numa_nodes: tuple[NodeRow, ...] = ()
+    packages: tuple[PackageRow, ...] = ()
     gpus: tuple[GpuRow, ...] = ()
     nics: tuple[NicRow, ...] = ()
     fabric_ports: tuple[PortRow, ...] = ()

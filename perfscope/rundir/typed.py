@@ -17,6 +17,7 @@ import msgspec
 from perfscope.rundir.documents import Document
 
 Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
+Figure = Annotated[float, msgspec.Meta(ge=0, lt=1e300)]  # finite
 Size = Annotated[int, msgspec.Meta(ge=1, lt=1 << 62)]
 NumRanks = Annotated[int, msgspec.Meta(ge=0, le=10_000_000)]
 WorldSize = Annotated[int, msgspec.Meta(ge=1, le=10_000_000)]

@@ -24,6 +24,7 @@ from perfscope.rundir.scheme_records import BenchRecord
 from perfscope.rundir.typed import read_as
 from perfscope.vocabulary.findings import FindingKind
 from tests.support.stated_finding import stated
+from tests.support.synthetic_topology import topology_record
 
 MS = 1_000_000
 _STARTS = itertools.count(1_780_000_000_000_000_000)
@@ -88,7 +89,7 @@ def machine(hosts: Sequence[str], cpu: str = "Epyc", clean: bool | None = True) 
     }
     return MachineAnalysis(
         hosts=tuple(hosts),
-        topologies={host: topology for host in hosts},
+        topologies={host: topology_record(topology) for host in hosts},
         clean=clean,
         clean_reason="looked at",
     )

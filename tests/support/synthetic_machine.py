@@ -34,7 +34,7 @@ from perfscope.vocabulary.disturbances import DisturbanceKind
 from perfscope.vocabulary.figures import Figure
 from perfscope.vocabulary.links import LinkClass
 from perfscope.vocabulary.missing import Missing
-from tests.support.synthetic_topology import GIB, gpu_topology, knl_topology, vm_topology
+from tests.support.synthetic_topology import GIB, gpu_topology, knl_topology, topology_record, vm_topology
 
 START = 1_790_000_000_000_000_000  # of window 0 of synthetic_timeline; window 1 starts 5 s later
 SECOND = 1_000_000_000
@@ -167,7 +167,7 @@ def vm_machine(layers: tuple[LayerResult, ...] = (), *, disturbed: bool = True) 
     )
     return MachineAnalysis(
         hosts=(host,),
-        topologies={host: vm_topology(host)},
+        topologies={host: topology_record(vm_topology(host))},
         clean=not disturbed,
         traced_disturbed=disturbed,
         clean_reason="Two neighbors took CPU time: stress-ng 1.9 CPUs for 3.00 s, the hypervisor 12 % for "
@@ -467,7 +467,7 @@ def gpu_machine(layers: tuple[LayerResult, ...] = (), *, num_hosts: int = 2) -> 
     return structs.replace(
         vm_machine(disturbed=False),
         hosts=hosts,
-        topologies={host: gpu_topology(host) for host in hosts},
+        topologies={host: topology_record(gpu_topology(host)) for host in hosts},
         clean=True,
         tracks=gpu_tracks(hosts[0]),
         ceilings=(
@@ -597,7 +597,7 @@ def knl_machine() -> MachineAnalysis:
     return structs.replace(
         base,
         hosts=("knl01",),
-        topologies={"knl01": knl_topology()},
+        topologies={"knl01": topology_record(knl_topology())},
         placements=placements,
         clean=None,
         clean_reason="Other users' processes could not be seen: /proc is mounted with hidepid=2.",

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from perfscope.rundir.host_records import TopologyRecord, with_document
+from perfscope.rundir.typed import read_as
+
 GIB = 1 << 30
+
+
+def topology_record(document: Mapping[str, object]) -> TopologyRecord:
+    """A topology.json as the reader gives it."""
+    return read_as(TopologyRecord, with_document(document))
 
 
 def vm_topology(host: str = "node01") -> dict[str, object]:

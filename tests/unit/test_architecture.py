@@ -362,10 +362,6 @@ def test_unit_tests_mirror_the_packages() -> None:
 
 # Documents that are still read by key. A new file here needs a reason; a typed record is the better way.
 READ_BY_KEY = {
-    "analysis/machine/topology.py": "topology.json",
-    "analysis/study/gather.py": "topology.json",
-    "reports/sections/links.py": "topology.json",
-    "reports/sections/topology.py": "topology.json",
     "cli/doctor/machine.py": "the topology and the surroundings of the machine, as just read",
     "cli/doctor/text.py": "the same",
     "analysis/study/frameworks.py": "options of a framework run, by name",

@@ -125,7 +125,7 @@ def analyze_machine(source: RunSource, training: Training) -> tuple[MachineAnaly
     for host in open_hosts(source, training.steps):
         hosts.add(host, source, training)
     stacks = [record for name in source.hosts if (record := source.stacks(name)) is not None]
-    is_described = any(host.topology.document or not host.ceilings.is_empty for host in hosts.hosts)
+    is_described = any(host.topology.record.document or not host.ceilings.is_empty for host in hosts.hosts)
     if not (hosts.sampled or is_described or stacks):
         return None, []
     windows = _windows(training.windows)
@@ -144,7 +144,7 @@ def analyze_machine(source: RunSource, training: Training) -> tuple[MachineAnaly
     missing = [*hosts.missing, *_missing(source, training, hosts, no_energy, on_wire)]
     machine = MachineAnalysis(
         hosts=tuple(host.name for host in hosts.hosts),
-        topologies={host.name: host.topology.document for host in hosts.hosts if host.topology.document},
+        topologies={host.name: host.topology.record for host in hosts.hosts if host.topology.record.document},
         clean=verdict.clean,
         clean_reason=verdict.reason,
         disturbances=verdict.disturbances,

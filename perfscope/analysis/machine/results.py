@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from perfscope.analysis.missing import Missing
+from perfscope.rundir.host_records import TopologyRecord
 from perfscope.vocabulary.disturbances import DisturbanceKind
 from perfscope.vocabulary.links import LinkClass
 
@@ -196,7 +197,7 @@ class MachineAnalysis(Struct, frozen=True, kw_only=True):
     """
 
     hosts: tuple[str, ...]
-    topologies: Mapping[str, Mapping[str, object]]  # host -> topology.json
+    topologies: Mapping[str, TopologyRecord]  # by host
     clean: bool | None  # whether no disturbance took a notable share; None: not known
     clean_reason: str  # one sentence: what was looked at, or what is missing
     disturbances: tuple[Disturbance, ...] = ()  # of all hosts, those within steps first

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
 
-from perfscope.analysis.source import Document
 from perfscope.kernel_text import cpu_set
 from perfscope.rundir.host_records import CacheRow, GpuRow, LinkRow, NicRow, NodeRow, PortRow, TopologyRecord
 from perfscope.vocabulary.links import LinkClass
@@ -50,7 +49,7 @@ class Port(Struct, frozen=True, kw_only=True):
 class Topology(Struct, frozen=True, kw_only=True):
     """One host."""
 
-    document: Document
+    record: TopologyRecord
     online: frozenset[int]
     logical_cpus: int | None
     cpu_limit: float | None  # CPUs that the cgroup grants
@@ -67,7 +66,7 @@ class Topology(Struct, frozen=True, kw_only=True):
         topology = record if record is not None else TopologyRecord()
         links = _link_peaks(topology.links)
         return cls(
-            document=topology.document,
+            record=topology,
             online=cpu_set(topology.online_cpus),
             logical_cpus=topology.logical_cpus or None,
             cpu_limit=topology.cpu_limit or None,

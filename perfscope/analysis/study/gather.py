@@ -27,6 +27,7 @@ from perfscope.analysis.study.results import (
     StudyRun,
 )
 from perfscope.messages.comparison.problems import incomplete_reason
+from perfscope.rundir.host_records import TopologyRecord
 from perfscope.rundir.old_words import scales_with
 from perfscope.rundir.records import Exit, RankRecord, RunRecord
 from perfscope.rundir.scheme_records import BenchRecord, SchemeRecord
@@ -378,35 +379,25 @@ def _incomplete(analysis: RunAnalysis, world: int | None) -> dict[Cause, str]:
 def _machine(entry: RunEntry) -> MachineFacts:
     run, machine = entry.analysis.run, entry.analysis.machine
     topologies = dict(sorted(machine.topologies.items())) if machine else {}
-    first: Mapping[str, object] = next(iter(topologies.values()), {})
+    first = next(iter(topologies.values()), TopologyRecord())
     hosts = tuple(sorted({rank.host for rank in entry.analysis.ranks if rank.host})) or tuple(topologies)
-    gpus = [
-        str(row.get("name") or "GPU")
-        for topology in topologies.values()
-        for row in sequence(topology.get("gpus"))
-        if isinstance(row, Mapping)
-    ]
     devices = {meta.device for meta in entry.metas.values() if meta.device}
     cluster = run.options.cluster or ""
     return MachineFacts(
         hosts=hosts,
-        cpu=" and ".join(
-            sorted(
-                {str(topology["cpu_model"]) for topology in topologies.values() if topology.get("cpu_model")}
-            )
-        ),
-        num_cpus=_whole(first.get("logical_cpus")),
-        num_nodes=len(sequence(first.get("numa_nodes"))) or None,
-        memory_bytes=_whole(first.get("memory_bytes")),
-        gpus=tuple(gpus),
-        kernel=str(first.get("kernel") or ""),
+        cpu=" and ".join(sorted({topology.cpu_model for topology in topologies.values()} - {""})),
+        num_cpus=first.logical_cpus or None,
+        num_nodes=len(first.numa_nodes) or None,
+        memory_bytes=first.memory_bytes or None,
+        gpus=tuple(gpu.name or "GPU" for topology in topologies.values() for gpu in topology.gpus),
+        kernel=first.kernel,
         cluster=cluster,
         device=" and ".join(sorted(devices)),
         link_bytes_per_s=_link_speed(cluster, topologies),
     )
 
 
-def _link_speed(cluster: str, topologies: Mapping[str, Mapping[str, object]]) -> float | None:
+def _link_speed(cluster: str, topologies: Mapping[str, TopologyRecord]) -> float | None:
     """One host's link to the others, byte/s: the emulated cluster's, else that of the one real interface."""
     match = _CLUSTER.search(cluster)
     if match:
@@ -414,15 +405,12 @@ def _link_speed(cluster: str, topologies: Mapping[str, Mapping[str, object]]) ->
     if cluster:
         return None
     speeds = {
-        row["speed_bits_per_s"]
+        nic.speed_bits_per_s
         for topology in topologies.values()
-        for row in sequence(topology.get("nics"))
-        if isinstance(row, Mapping)
-        and row.get("speed_bits_per_s")
-        and row.get("state") == "up"
-        and not row.get("virtual")
+        for nic in topology.nics
+        if nic.speed_bits_per_s and nic.state == "up" and not nic.virtual
     }
-    return float(speeds.pop()) / 8 if len(speeds) == 1 else None
+    return speeds.pop() / 8 if len(speeds) == 1 else None
 
 
 def _fixed_share(scheme: SchemeRecord) -> float | None:

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping
 from perfscope import units
 from perfscope.reports.display import visible
 from perfscope.reports.model import Column, Rail, Table, Value
+from perfscope.rundir.host_records import LinkRow, TopologyRecord
 from perfscope.vocabulary.links import LinkClass
 
-Json = Mapping[str, object]
 Pair = frozenset[str]
 
 MOST_DEVICES = 24
@@ -23,47 +23,37 @@ PATHS = {
 }
 
 
-def _links(topology: Json) -> dict[Pair, Json]:
-    value = topology.get("links")
-    link_rows = [row for row in value if isinstance(row, Mapping)] if isinstance(value, list) else []
-    return {
-        frozenset((str(row.get("a")), str(row.get("b")))): row
-        for row in link_rows
-        if row.get("a") != row.get("b")
-    }
+def _links(topology: TopologyRecord) -> dict[Pair, LinkRow]:
+    return {frozenset((link.a, link.b)): link for link in topology.links if link.a != link.b}
 
 
-def device_names(topology: Json) -> dict[str, str]:
+def device_names(topology: TopologyRecord) -> dict[str, str]:
     """Short names of devices by id: ``GPU 0``, ``mlx5_0/1``, ``eth0``."""
-    names: dict[str, str] = {}
-    for key in ("gpus", "fabric_ports", "nics"):
-        listed = topology.get(key)
-        for row in listed if isinstance(listed, list) else []:
-            if isinstance(row, Mapping) and isinstance(row.get("id"), str):
-                name = f"GPU {row.get('index')}" if key == "gpus" else str(row["id"]).partition(":")[2]
-                names[visible(row["id"], 80)] = visible(name, 40)
-    return names
+    names = {gpu.id: f"GPU {gpu.index}" for gpu in topology.gpus}
+    network = [*(port.id for port in topology.fabric_ports), *(nic.id for nic in topology.nics)]
+    names |= {device: device.partition(":")[2] for device in network}
+    return {visible(device, 80): visible(name, 40) for device, name in names.items() if device}
 
 
-def rails(topology: Json, names: Mapping[str, str]) -> tuple[Rail, ...]:
+def rails(topology: TopologyRecord, names: Mapping[str, str]) -> tuple[Rail, ...]:
     """GPUs reachable from one another over their vendor's links, one rail per group."""
     linked = {
-        pair: row
-        for pair, row in _links(topology).items()
-        if row.get("class") == LinkClass.GPU_LINK and len(pair) == 2
+        pair: link
+        for pair, link in _links(topology).items()
+        if link.link_class == LinkClass.GPU_LINK and len(pair) == 2
     }
     rails_found = []
     for members in _groups(linked):
-        inside = [row for pair, row in linked.items() if pair <= members]
-        kind = visible(inside[0].get("kind") or "link", 12)
-        paths = Counter(visible(row.get("path") or kind, 12) for row in inside)
+        inside = [link for pair, link in linked.items() if pair <= members]
+        kind = visible(inside[0].kind or "link", 12)
+        paths = Counter(visible(link.path or kind, 12) for link in inside)
         all_to_all = len(inside) == len(members) * (len(members) - 1) // 2
-        peaks = [row.get("peak_bytes_per_s") for row in inside]
+        peaks = [link.peak_bytes_per_s for link in inside]
         peak = peaks[0] if all(other == peaks[0] for other in peaks) else None
         title = f"{kind} {'/'.join(sorted(paths))}" if len(paths) <= 3 and set(paths) != {kind} else kind
         if len(members) > 2:
             title += ", all to all" if all_to_all else ", not all to all"
-        if isinstance(peak, (int, float)) and not isinstance(peak, bool):
+        if peak is not None:
             title += f", {units.format_rate(peak)} each way"
         ordered = tuple(name for name in names if name in members)
         rails_found.append(Rail(title=title, link_class=LinkClass.GPU_LINK, members=ordered))
@@ -81,7 +71,7 @@ def _groups(pairs: Iterable[Pair]) -> list[frozenset[str]]:
     return groups
 
 
-def paths_table(topology: Json) -> Table | None:
+def paths_table(topology: TopologyRecord) -> Table | None:
     """Which way leads from each GPU to each other device; None below two GPUs."""
     links, names = _links(topology), device_names(topology)
     linked = {device for pair in links for device in pair}
@@ -95,11 +85,11 @@ def paths_table(topology: Json) -> Table | None:
         row: list[Value] = [names[device]]
         for other in linked_devices:
             link = links.get(frozenset((device, other)))
-            path = visible(link.get("path") or link.get("class") or "", 12) if link else ""
+            path = visible(link.path or link.link_class, 12) if link else ""
             row.append("·" if device == other else path or None)
             if path in PATHS:
                 used[path] = f"over {PATHS[path]}"
-            elif link and link.get("class") == LinkClass.GPU_LINK:
+            elif link and link.link_class == LinkClass.GPU_LINK:
                 used[path] = _link_words(link)
         rows.append(tuple(row))
     ordered = [path for path in used if path not in PATHS] + [path for path in PATHS if path in used]
@@ -116,6 +106,6 @@ def paths_table(topology: Json) -> Table | None:
     )
 
 
-def _link_words(link: Json) -> str:
-    kind, number = visible(link.get("kind") or "link", 12), link.get("num_links")
-    return f"{number} {kind}s" if isinstance(number, int) and number > 1 else kind
+def _link_words(link: LinkRow) -> str:
+    kind, number = visible(link.kind or "link", 12), link.num_links
+    return f"{number} {kind}s" if number is not None and number > 1 else kind

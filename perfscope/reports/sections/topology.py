@@ -1,13 +1,11 @@
 """The topology picture as data: what is plugged in where on each kind of host, from topology.json.
 
-The file may come from another version or be damaged, so nothing in it is taken for granted: what is not
-there is left out of the picture.
+What the file does not say is left out of the picture.
 """
 
 from __future__ import annotations
 
 import json
-import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
@@ -17,8 +15,7 @@ from perfscope.messages.lists import counted
 from perfscope.reports.display import visible
 from perfscope.reports.model import Device, Machine, MemoryNode, Socket, TopologyPicture
 from perfscope.reports.sections.links import device_names, rails
-
-Json = Mapping[str, object]
+from perfscope.rundir.host_records import NodeRow, PcieRow, TopologyRecord
 
 KIND_WORDS = {"memory_only": "memory only", "mcdram": "MCDRAM", "fast": "fast memory"}
 FABRIC_WORDS = {
@@ -29,7 +26,6 @@ FABRIC_WORDS = {
     "iwarp": "iWARP",
 }
 MOST_MACHINES = 6
-DRAWN = ("numa_nodes", "gpus", "fabric_ports", "nics")
 # What tells one machine from another of the same kind; equal machines are drawn once.
 PERSONAL = frozenset(
     {"host", "uuid", "mac", "affinity", "notes", "cpu_limit", "state", "kernel", "speed_gt_s"}
@@ -38,12 +34,12 @@ PERSONAL = frozenset(
 PCIE = {2.5: "1.0", 5.0: "2.0", 8.0: "3.0", 16.0: "4.0", 32.0: "5.0", 64.0: "6.0"}
 
 
-def topology_block(topologies: Mapping[str, Json]) -> TopologyPicture | None:
+def topology_block(topologies: Mapping[str, TopologyRecord]) -> TopologyPicture | None:
     """One picture per kind of host; None where no host has a readable topology."""
     kinds: dict[str, list[str]] = defaultdict(list)
     for host, topology in topologies.items():
-        if isinstance(topology, Mapping) and any(rows(topology, key) for key in DRAWN):
-            kinds[json.dumps(_shape(topology), sort_keys=True, default=str)].append(host)
+        if topology.numa_nodes or topology.gpus or topology.fabric_ports or topology.nics:
+            kinds[json.dumps(_shape(topology.document), sort_keys=True, default=str)].append(host)
     if not kinds:
         return None
     ranked = sorted(kinds.values(), key=lambda hosts: (-len(hosts), hosts[0]))
@@ -54,33 +50,6 @@ def topology_block(topologies: Mapping[str, Json]) -> TopologyPicture | None:
         machines=tuple(_machine(hosts, topologies[hosts[0]]) for hosts in ranked[:MOST_MACHINES]),
         caption=f"{left:,} further hosts differ from these and are not drawn." if left else "",
     )
-
-
-def rows(document: Json, key: str) -> list[Json]:
-    """The objects of a list in a JSON document; [] where it is absent or something else."""
-    value = document.get(key)
-    return [row for row in value if isinstance(row, Mapping)] if isinstance(value, list) else []
-
-
-def number(row: Json, key: str) -> float | None:
-    """A finite figure; None where it is absent or something else."""
-    return _figure(row.get(key))
-
-
-def _figure(value: object) -> float | None:
-    plain = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return value if plain and math.isfinite(value) else None  # type: ignore[arg-type, return-value]
-
-
-def name(row: Json, key: str) -> int | str | None:
-    """A number or word by which rows are distinguished; None where it is absent or something else."""
-    value = row.get(key)
-    return value if isinstance(value, (int, str)) else None
-
-
-def text(row: Json, key: str, longest: int = 80) -> str:
-    value = row.get(key)
-    return "" if value is None else visible(value, longest)
 
 
 def _shape(value: object) -> object:
@@ -98,7 +67,7 @@ def _shape(value: object) -> object:
     return value
 
 
-def _machine(hosts: Sequence[str], topology: Json) -> Machine:
+def _machine(hosts: Sequence[str], topology: TopologyRecord) -> Machine:
     names = device_names(topology)
     placed, loose = _devices(topology)
     sockets = _sockets(topology, placed)
@@ -116,94 +85,80 @@ def _machine(hosts: Sequence[str], topology: Json) -> Machine:
     )
 
 
-def _summary(topology: Json, num_sockets: int) -> str:
-    nodes = rows(topology, "numa_nodes")
-    counts = ((num_sockets, "socket"), (len(nodes), "NUMA node"))
-    parts = [counted(count, noun) for count, noun in counts if count]
-    cpus = number(topology, "logical_cpus")
-    if cpus is not None:
-        parts.append(counted(int(cpus), "CPU"))
-    memory = number(topology, "memory_bytes")
-    if memory is not None:
-        parts.append(units.format_bytes(memory))
-    for key, noun in (("gpus", "GPU"), ("fabric_ports", "fabric port")):
-        devices = rows(topology, key)
-        if devices:
-            parts.append(counted(len(devices), noun))
+def _summary(topology: TopologyRecord, num_sockets: int) -> str:
     cards = [device for _, device in _network(topology) if device.kind == "nic"]
-    if cards:
-        parts.append(counted(len(cards), "network interface"))
-    model = text(topology, "cpu_model")
+    counts = (
+        (num_sockets, "socket"),
+        (len(topology.numa_nodes), "NUMA node"),
+        (topology.logical_cpus or 0, "CPU"),
+    )
+    devices = (
+        (len(topology.gpus), "GPU"),
+        (len(topology.fabric_ports), "fabric port"),
+        (len(cards), "network interface"),
+    )
+    parts = [counted(count, noun) for count, noun in counts if count]
+    if topology.memory_bytes is not None:
+        parts.append(units.format_bytes(topology.memory_bytes))
+    parts += [counted(count, noun) for count, noun in devices if count]
+    model, limit = visible(topology.cpu_model, 80), topology.cpu_limit
     sentence = f"{model}: {', '.join(parts)}." if model else f"{', '.join(parts)}."
-    limit = number(topology, "cpu_limit")
     return f"{sentence} The job may use {limit:g} CPUs." if limit is not None else sentence
 
 
-def _distances(row: Json) -> dict[int | str, float]:
-    """How far the other nodes are by the firmware's table: 10 is a node's own memory."""
-    nodes, distances = row.get("distance_nodes"), row.get("distances")
-    if not isinstance(nodes, list) or not isinstance(distances, list):
-        return {}
-    pairs = ((other, _figure(distance)) for other, distance in zip(nodes, distances, strict=False))
-    return {other: figure for other, figure in pairs if isinstance(other, (int, str)) and figure is not None}
-
-
-def _between(topology: Json) -> str:
+def _between(topology: TopologyRecord) -> str:
     """The largest NUMA distance between nodes of two sockets, as the firmware states it."""
-    nodes = rows(topology, "numa_nodes")
-    package = {name(row, "node"): name(row, "package") for row in nodes}
+    package = {row.node: row.package for row in topology.numa_nodes}
     far = [
         distance
-        for row in nodes
+        for row in topology.numa_nodes
         for other, distance in _distances(row).items()
-        if None not in (name(row, "package"), package.get(other)) and package[other] != name(row, "package")
+        if None not in (row.package, package.get(other)) and package[other] != row.package
     ]
     return f"{max(far) / 10:.1f}× local" if far else ""
 
 
-def _sockets(topology: Json, placed: Mapping[int, list[Device]]) -> tuple[Socket, ...]:
-    nodes = rows(topology, "numa_nodes")
-    homes = [row for row in nodes if _has_cpus(row)] or nodes[:1]
-    near: dict[object, list[MemoryNode]] = defaultdict(list)
-    for row in nodes:
+def _distances(row: NodeRow) -> dict[int, float]:
+    return dict(zip(row.distance_nodes, row.distances, strict=False))
+
+
+def _homes(topology: TopologyRecord) -> tuple[NodeRow, ...]:
+    """Nodes with CPUs; the first one where the file names none."""
+    return tuple(row for row in topology.numa_nodes if row.cpus) or topology.numa_nodes[:1]
+
+
+def _sockets(topology: TopologyRecord, placed: Mapping[int, list[Device]]) -> tuple[Socket, ...]:
+    homes = _homes(topology)
+    near: dict[int | None, list[MemoryNode]] = defaultdict(list)
+    for row in topology.numa_nodes:
         if row not in homes:
             near[_nearest(row, homes)].append(_node(row, (), ()))
-    by_package: dict[object, list[MemoryNode]] = defaultdict(list)
+    by_package: dict[int | None, list[MemoryNode]] = defaultdict(list)
     for row in homes:
-        key = name(row, "node")
-        devices = tuple(placed.get(key, ())) if isinstance(key, int) else ()
-        by_package[name(row, "package")].append(_node(row, tuple(near[key]), devices))
+        devices = tuple(placed.get(row.node, ())) if row.node is not None else ()
+        by_package[row.package].append(_node(row, tuple(near[row.node]), devices))
     return tuple(
         Socket(title=_socket_title(topology, package), nodes=tuple(members))
         for package, members in by_package.items()
     )
 
 
-def _has_cpus(row: Json) -> bool:
-    return bool(row.get("cpus"))
-
-
-def _nearest(row: Json, homes: Sequence[Json]) -> int | str | None:
+def _nearest(row: NodeRow, homes: Sequence[NodeRow]) -> int | None:
     distances = _distances(row)
-    nearest = min(homes, key=lambda home: distances.get(name(home, "node") or 0, 255))
-    return name(nearest, "node")
+    return min(homes, key=lambda home: distances.get(home.node or 0, 255)).node
 
 
-def _node(row: Json, near: tuple[MemoryNode, ...], devices: tuple[Device, ...]) -> MemoryNode:
-    kind = text(row, "kind") or "cpu"
-    memory = number(row, "memory_bytes")
+def _node(row: NodeRow, near: tuple[MemoryNode, ...], devices: tuple[Device, ...]) -> MemoryNode:
+    kind = row.kind or "cpu"
     lines = []
-    if memory is not None:
-        word = KIND_WORDS.get(kind, "")
-        lines.append(f"{units.format_bytes(memory)}{f' {word}' if word else ''}")
-    if _has_cpus(row):
-        lines.append(f"CPUs {text(row, 'cpus').replace('-', '–').replace(',', ', ')}")
-    hmat = row.get("hmat")
-    bandwidth = number(hmat, "read_bandwidth_bytes_per_s") if isinstance(hmat, Mapping) else None
-    if bandwidth is not None:
-        lines.append(f"{units.format_rate(bandwidth)} by firmware")
+    if row.memory_bytes is not None:
+        lines.append(f"{units.format_bytes(row.memory_bytes)} {KIND_WORDS.get(kind, '')}".rstrip())
+    if row.cpus:
+        lines.append(f"CPUs {visible(row.cpus, 80).replace('-', '–').replace(',', ', ')}")
+    if row.hmat.read_bandwidth_bytes_per_s is not None:
+        lines.append(f"{units.format_rate(row.hmat.read_bandwidth_bytes_per_s)} by firmware")
     return MemoryNode(
-        title=f"NUMA node {text(row, 'node')}",
+        title=f"NUMA node {'' if row.node is None else row.node}",
         kind=kind if kind in (*KIND_WORDS, "cpu") else "cpu",
         lines=tuple(lines),
         near=near,
@@ -211,67 +166,52 @@ def _node(row: Json, near: tuple[MemoryNode, ...], devices: tuple[Device, ...]) 
     )
 
 
-def _socket_title(topology: Json, package: object) -> str:
-    title = "Socket" if package is None else f"Socket {visible(package, 20)}"
+def _socket_title(topology: TopologyRecord, package: int | None) -> str:
+    title = "Socket" if package is None else f"Socket {package}"
     cache = _last_cache(topology, package)
     return f"{title} · {cache}" if cache else title
 
 
-def _last_cache(topology: Json, package: object) -> str:
+def _last_cache(topology: TopologyRecord, package: int | None) -> str:
     """The largest level of cache and how much of it one socket has."""
-    cpus = next(
-        (row.get("cpus") for row in rows(topology, "packages") if name(row, "package") == package), None
-    )
-    caches = [row for row in rows(topology, "caches") if number(row, "size_bytes") and number(row, "level")]
-    if not caches or not isinstance(cpus, str):
+    cpus = next((cpu_set(row.cpus) for row in topology.packages if row.package == package), None)
+    caches = [(row.level, row) for row in topology.caches if row.size_bytes and row.level]
+    if not caches or cpus is None:
         return ""
-    level = max(number(row, "level") or 0 for row in caches)
-    cpus_of_node = cpu_set(cpus)
-    mine = [
-        row
-        for row in caches
-        if number(row, "level") == level and cpu_set(str(row.get("cpus"))) & cpus_of_node
-    ]
-    if not mine:
+    last = max(level for level, _ in caches)
+    sizes = [row.size_bytes for level, row in caches if level == last and cpu_set(row.cpus) & cpus]
+    if not sizes:
         return ""
-    size = units.format_bytes(number(mine[0], "size_bytes"))
-    return f"L{level:.0f} {len(mine)} × {size}" if len(mine) > 1 else f"L{level:.0f} {size}"
+    size = units.format_bytes(sizes[0])
+    return f"L{last} {len(sizes)} × {size}" if len(sizes) > 1 else f"L{last} {size}"
 
 
-def _devices(topology: Json) -> tuple[dict[int, list[Device]], tuple[Device, ...]]:
+def _devices(topology: TopologyRecord) -> tuple[dict[int, list[Device]], tuple[Device, ...]]:
     """Devices by NUMA node, network ahead of GPUs, and those whose node is not known."""
-    nodes = rows(topology, "numa_nodes")
-    homes = [row for row in nodes if _has_cpus(row)] or nodes[:1]
-    only = homes[0].get("node") if len(homes) == 1 else None
-    home_of = {
-        name(row, "node"): name(row, "node") if row in homes else _nearest(row, homes) for row in nodes
-    }
+    homes = _homes(topology)
+    only = homes[0].node if len(homes) == 1 else None
+    home_of = {row.node: row.node if row in homes else _nearest(row, homes) for row in topology.numa_nodes}
     placed: dict[int, list[Device]] = defaultdict(list)
     loose: list[Device] = []
-    for row, device in [*_network(topology), *_gpus(topology)]:
-        node = home_of.get(name(row, "numa_node"), only)
-        if isinstance(node, int):
+    for numa_node, device in [*_network(topology), *_gpus(topology)]:
+        node = home_of.get(numa_node, only)
+        if node is not None:
             placed[node].append(device)
         else:
             loose.append(device)
     return placed, tuple(loose)
 
 
-def _gpus(topology: Json) -> list[tuple[Json, Device]]:
+def _gpus(topology: TopologyRecord) -> list[tuple[int | None, Device]]:
     gpus = []
-    for row in rows(topology, "gpus"):
-        lines = [_gpu_name(text(row, "name", 60), text(row, "vendor", 20))]
-        memory = number(row, "memory_bytes")
-        if memory is not None:
-            lines.append(units.format_bytes(memory))
-        lines += _pcie(row.get("pcie"))
-        device = Device(
-            id=text(row, "id"),
-            kind="gpu",
-            title=f"GPU {text(row, 'index')}",
-            lines=tuple(filter(None, lines)),
-        )
-        gpus.append((row, device))
+    for row in topology.gpus:
+        lines = [_gpu_name(visible(row.name, 60), visible(row.vendor, 20))]
+        if row.memory_bytes is not None:
+            lines.append(units.format_bytes(row.memory_bytes))
+        lines += _pcie(row.pcie)
+        title = f"GPU {'' if row.index is None else row.index}"
+        device = Device(id=visible(row.id, 80), kind="gpu", title=title, lines=tuple(filter(None, lines)))
+        gpus.append((row.numa_node, device))
     return gpus
 
 
@@ -280,45 +220,38 @@ def _gpu_name(full_name: str, vendor: str) -> str:
     return " ".join(word for word in full_name.split() if word != vendor and not word.upper().endswith("GB"))
 
 
-def _pcie(pcie: object) -> list[str]:
-    if not isinstance(pcie, Mapping):
-        return []
-    speed = number(pcie, "max_speed_gt_s") or number(pcie, "speed_gt_s") or 0
-    width = number(pcie, "width")
-    peak, most = number(pcie, "peak_bytes_per_s"), number(pcie, "max_width")
+def _pcie(pcie: PcieRow) -> list[str]:
     lines = []
-    if width:
-        generation = PCIE.get(speed, "")
-        reduced = f" of {most:.0f}" if most and most > width else ""
-        lines.append(f"PCIe {generation} ×{width:.0f}{reduced}".replace("  ", " "))
-    if peak:
-        lines.append(units.format_rate(peak))
+    if pcie.width:
+        generation = PCIE.get(pcie.max_speed_gt_s or pcie.speed_gt_s or 0, "")
+        reduced = f" of {pcie.max_width}" if pcie.max_width and pcie.max_width > pcie.width else ""
+        lines.append(f"PCIe {generation} ×{pcie.width}{reduced}".replace("  ", " "))
+    if pcie.peak_bytes_per_s:
+        lines.append(units.format_rate(pcie.peak_bytes_per_s))
     return lines
 
 
-def _network(topology: Json) -> list[tuple[Json, Device]]:
+def _network(topology: TopologyRecord) -> list[tuple[int | None, Device]]:
     interfaces = []
-    behind = set()
-    for row in rows(topology, "fabric_ports"):
-        behind.add(name(row, "netdev"))
-        kind = FABRIC_WORDS.get(text(row, "kind"), text(row, "kind"))
-        device = f"{text(row, 'device', 40)}/{text(row, 'port')}"
-        lines = [kind, _bits(number(row, "rate_bits_per_s")), text(row, "netdev", 40)]
-        state = text(row, "state", 20)
-        if state and not state.upper().endswith("ACTIVE"):
-            lines.append(state.lower())
-        interfaces.append(
-            (row, Device(id=text(row, "id"), kind="port", title=device, lines=tuple(filter(None, lines))))
-        )
-    for row in rows(topology, "nics"):
-        if row.get("virtual") or name(row, "name") in behind:
+    for port in topology.fabric_ports:
+        title = f"{visible(port.device, 40)}/{'' if port.port is None else visible(port.port, 80)}"
+        kind = FABRIC_WORDS.get(port.kind, visible(port.kind, 80))
+        lines = [kind, _bits(port.rate_bits_per_s), visible(port.netdev, 40)]
+        if port.state and not port.state.upper().endswith("ACTIVE"):
+            lines.append(visible(port.state, 20).lower())
+        device = Device(id=visible(port.id, 80), kind="port", title=title, lines=tuple(filter(None, lines)))
+        interfaces.append((port.numa_node, device))
+    behind = {port.netdev for port in topology.fabric_ports}
+    for nic in topology.nics:
+        if nic.virtual or nic.name in behind:
             continue
-        speed = _bits(number(row, "speed_bits_per_s")) or "speed not known"
-        down = "" if text(row, "state") in ("up", "unknown", "") else text(row, "state", 20)
-        facts = tuple(filter(None, ("Ethernet", speed, down)))
-        interfaces.append(
-            (row, Device(id=text(row, "id"), kind="nic", title=text(row, "name", 40), lines=facts))
+        speed = _bits(nic.speed_bits_per_s) or "speed not known"
+        down = "" if nic.state in ("up", "unknown", "") else visible(nic.state, 20)
+        lines = ["Ethernet", speed, down]
+        device = Device(
+            id=visible(nic.id, 80), kind="nic", title=visible(nic.name, 40), lines=tuple(filter(None, lines))
         )
+        interfaces.append((nic.numa_node, device))
     return interfaces
 
 

@@ -19,6 +19,7 @@ from perfscope.reports.sections.links import device_names, paths_table, rails
 from perfscope.rundir.metrics import Series
 from tests.support.amd_machine import TableV1_3, busy, card_folder, table, write, write_machine
 from tests.support.synthetic_samples import BOOT, SECOND, SampledRun, SampleFile, two_nodes
+from tests.support.synthetic_topology import topology_record
 
 
 def record(root: Path, metrics: Any) -> SampleFile:
@@ -108,7 +109,7 @@ def test_bits_of_the_moment_become_a_disturbance_with_the_vendors_name(tmp_path:
 
 
 def test_xgmi_is_a_rail_of_the_picture_and_a_way_of_the_table(tmp_path: Path) -> None:
-    topology = read_topology(captured_context(write_machine(tmp_path, 4)), "node0")
+    topology = topology_record(read_topology(captured_context(write_machine(tmp_path, 4)), "node0"))
     (rail,) = rails(topology, device_names(topology))
     assert rail.title == "XGMI, all to all, 50.0 GB/s each way" and len(rail.members) == 4
     ways = paths_table(topology)

@@ -29,13 +29,13 @@ from perfscope.reports.model import Machine, Rail, TopologyPicture
 from perfscope.reports.sections.links import paths_table
 from perfscope.reports.sections.topology import topology_block
 from perfscope.vocabulary.links import LinkClass
-from tests.support.synthetic_topology import GIB, gpu_topology, knl_topology, vm_topology
+from tests.support.synthetic_topology import GIB, gpu_topology, knl_topology, topology_record, vm_topology
 
 SIZES = (WIDE, NARROW, 760.0, 480.0)
 
 
 def drawn(document: dict[str, object]) -> Machine:
-    block = topology_block({"h": document})
+    block = topology_block({"h": topology_record(document)})
     assert block is not None
     return block.machines[0]
 
@@ -152,7 +152,8 @@ def test_equal_hosts_are_drawn_once_and_a_different_one_for_itself() -> None:
     for n, host in enumerate(hosts.values()):
         host["memory_bytes"] = 2048 * GIB - n * 4096  # what firmware keeps differs by pages
         host["gpus"][0]["uuid"] = f"GPU-{n}"  # type: ignore[index]
-    block = topology_block({**hosts, "login": vm_topology("login")})
+    documents = {**hosts, "login": vm_topology("login")}
+    block = topology_block({host: topology_record(document) for host, document in documents.items()})
     assert block is not None
     assert [machine.title for machine in block.machines] == ["n0 and 5 more like it", "login"]
 
@@ -245,13 +246,13 @@ def test_the_style_sheet_knows_every_look(kind: str) -> None:
 
 
 def test_ways_between_devices_are_a_matrix() -> None:
-    table = paths_table(gpu_topology())
+    table = paths_table(topology_record(gpu_topology()))
     assert table is not None
     assert [column.title for column in table.columns][:3] == ["From", "GPU 0", "GPU 1"]
     assert table.rows[0][:3] == ("GPU 0", "·", "NV18")
     assert table.rows[7][-1] == "PIX"
     assert "PIX: over one PCIe switch" in table.caption
-    assert paths_table(vm_topology()) is None
+    assert paths_table(topology_record(vm_topology())) is None
 
 
 def test_a_narrower_pcie_link_than_the_card_has_is_shown() -> None:
@@ -300,10 +301,10 @@ def test_a_damaged_topology_is_drawn_as_far_as_it_goes(kind: str, seed: int, val
                 continue
             target[key] = value  # type: ignore[index]
             break
-    block = topology_block({"h": document})
+    block = topology_block({"h": topology_record(document)})
     assert block is None or isinstance(block, TopologyPicture)
     for machine in block.machines if block else ():
         for width in (WIDE, NARROW):
             assert lay_out(machine, width).height > 0
         paper_svg(machine)
-    paths_table(document)
+    paths_table(topology_record(document))
