@@ -27,8 +27,9 @@ from perfscope.analysis import intervals as iv
 from perfscope.analysis.breakdown import Activity
 from perfscope.analysis.buckets import Bucket, LayerParams, match_buckets
 from perfscope.analysis.comm_record import payload
-from perfscope.analysis.group_axes import CommGroup, GroupUse
+from perfscope.analysis.group_axes import EXCHANGES, NAMELESS, CommGroup, GroupUse
 from perfscope.analysis.intervals import Int64
+from perfscope.analysis.recorded_buckets import RecordedBuckets, recorded_buckets
 from perfscope.analysis.spans import (
     COMM,
     FORWARD,
@@ -44,6 +45,7 @@ from perfscope.vocabulary.communication import DEFAULT_GROUP, Unattributed
 COMMUNICATION_COLUMNS = (
     *("start_ns", "dur_ns", "device", "lane", "kind", "phase", "step", "launch_step", "launch_ns", "layer"),
     *("name", "collective", "group", "group_size", "in_bytes", "out_bytes", "dtype", "peer"),
+    "bytes_written",
 )
 _ELEMENT_BYTES = (
     (8, ("double", "float64", "int64", "long")),
@@ -52,7 +54,6 @@ _ELEMENT_BYTES = (
     (4, ("float", "int")),
 )
 _POINT_TO_POINT = ("send", "recv")
-_NAMELESS = "communication"  # a call of which the trace does not say what it is
 _UNIT_RANGE = "FSDP::all_gather"
 
 
@@ -107,9 +108,11 @@ class _Calls(Struct, frozen=True, eq=False):
     elements: Int64  # -1 = not known
     integer: Mask
     size: Int64  # bytes, -1 = not known
+    in_bytes: Int64  # of the input, likewise
     step: Int64  # -1 = begun outside of the steps
     start: Int64
     peer: Int64
+    reduction: Int64  # index into the window's all-reduces of gradients; -1 = none of them
     queued: Mask  # whether the trace says when, and so in which layer, it was asked for
 
     def at(self, rows: NDArray[np.int64]) -> _Calls:
@@ -154,9 +157,10 @@ class RankComm(Struct):
             return
         groups, group_of = _groups(table, rows, members)
         layer, layers = words(table, "layer")
-        calls = _calls(table, spans, act, steps, in_steps, rows, group_of, layer)
+        recorded = recorded_buckets(table, spans)
+        calls = _calls(table, spans, act, steps, in_steps, rows, group_of, layer, recorded)
         calls = calls.at(np.flatnonzero((calls.exposed > 0) | (calls.hidden > 0) | (calls.step >= 0)))
-        self._note_uses(calls, groups, has_units=_has_units(table))
+        self._note_uses(calls, groups, layers, has_units=_has_units(table))
         self._add_layers(calls.at(np.flatnonzero(calls.layer >= 0)), groups, layers)
         outside = calls.at(np.flatnonzero(calls.layer < 0))
         is_message = np.isin(outside.collective, _POINT_TO_POINT)
@@ -169,15 +173,20 @@ class RankComm(Struct):
         for step, group in np.unique(pairs, axis=0).tolist():
             chosen = ~is_message & (outside.step == step) & (outside.group == group)
             at = np.flatnonzero(chosen)
-            self._add_step(outside.at(at[np.argsort(outside.start[at], kind="stable")]), groups, model)
+            in_order = outside.at(at[np.argsort(outside.start[at], kind="stable")])
+            self._add_step(in_order, groups, model, recorded)
 
-    def _note_uses(self, calls: _Calls, groups: Sequence[CommGroup], *, has_units: bool) -> None:
+    def _note_uses(
+        self, calls: _Calls, groups: Sequence[CommGroup], layers: Sequence[str], *, has_units: bool
+    ) -> None:
         for index in np.unique(calls.group).tolist():
             of_group = calls.group == index
             use = self.uses[groups[index]]
             use.collectives.update(np.unique(calls.collective[of_group]).tolist())
             forward = of_group & (calls.phase == FORWARD) & (calls.layer >= 0)
             use.forward.update(np.unique(calls.collective[forward]).tolist())
+            exchanges = of_group & (calls.layer >= 0) & np.isin(calls.collective, list(EXCHANGES))
+            use.layers.update(layers[layer] for layer in np.unique(calls.layer[exchanges]).tolist())
             use.has_units |= has_units
 
     def _add_layers(self, calls: _Calls, groups: Sequence[CommGroup], layers: Sequence[str]) -> None:
@@ -197,10 +206,14 @@ class RankComm(Struct):
         for (group, name, layer), *values in zip(cells.tolist(), *sums, strict=True):
             self._take(CommCell(groups[group], str(names[name]), layers[layer]), values)
 
-    def _add_step(self, calls: _Calls, groups: Sequence[CommGroup], model: ModelParams) -> None:
+    def _add_step(
+        self, calls: _Calls, groups: Sequence[CommGroup], model: ModelParams, recorded: RecordedBuckets
+    ) -> None:
         """Calls of one step and group that were made in no layer, in the order in which they began."""
         reduces = np.flatnonzero(calls.collective == "all_reduce")
         buckets, no_buckets = _buckets(calls.elements[reduces], model)
+        if no_buckets is not None and (calls.reduction[reduces] >= 0).any():
+            buckets, no_buckets = _recorded(calls.at(reduces), recorded)
         bucket_of: dict[int, Mapping[str, int] | None] = dict(zip(reduces.tolist(), buckets, strict=False))
         is_ddp = bool(buckets)
         self.uses[groups[int(calls.group[0])]].has_buckets |= is_ddp
@@ -214,6 +227,8 @@ class RankComm(Struct):
                     self._add_row(calls, row, groups, layer=layer, share=weight / total)
             else:
                 reason = _reason(calls, row, is_ddp=is_ddp, no_buckets=no_buckets)
+                if not recorded.layers and reason is Unattributed.OUTSIDE_LAYERS:
+                    reason = Unattributed.NO_LAYERS
                 self._add_row(calls, row, groups, reason=reason)
 
     def _add_message(self, calls: _Calls, row: int, groups: Sequence[CommGroup]) -> None:
@@ -267,6 +282,17 @@ def _buckets(sizes: Int64, model: ModelParams) -> tuple[Sequence[Bucket | None],
     return (buckets, None) if buckets is not None else ((), Unattributed.NO_BUCKETS)
 
 
+def _recorded(
+    reduces: _Calls, recorded: RecordedBuckets
+) -> tuple[Sequence[Bucket | None], Unattributed | None]:
+    """What the all-reduces of a step carry by the gradients before them, and why some do not say."""
+    pairs = zip(reduces.reduction.tolist(), reduces.in_bytes.tolist(), strict=True)
+    buckets = [recorded.bucket(number, size) if number >= 0 else None for number, size in pairs]
+    if not recorded.layers:
+        return buckets, Unattributed.NO_LAYERS
+    return buckets, Unattributed.NO_BUCKETS
+
+
 def _reason(calls: _Calls, row: int, *, is_ddp: bool, no_buckets: Unattributed | None) -> Unattributed:
     """Why a call that was made in no layer, and is no bucket, has none."""
     collective = calls.collective[row]
@@ -275,7 +301,7 @@ def _reason(calls: _Calls, row: int, *, is_ddp: bool, no_buckets: Unattributed |
     )
     if collective == "barrier" or (is_ddp and beside_buckets):
         return Unattributed.NO_LAYER_TENSORS
-    if collective == "all_reduce" and no_buckets is not None:
+    if collective == "all_reduce" and no_buckets is not None and (calls.reduction[row] >= 0 or not is_ddp):
         return no_buckets
     return Unattributed.OUTSIDE_LAYERS if calls.queued[row] else Unattributed.NOT_QUEUED_IN_TRACE
 
@@ -322,13 +348,14 @@ def _calls(
     rows: NDArray[np.int64],
     group_of: NDArray[np.int64],
     layer: NDArray[np.int32],
+    recorded: RecordedBuckets,
 ) -> _Calls:
     bounds = np.array([[step.start_ns, step.end_ns] for step in steps], dtype=np.int64).reshape(-1, 2)
     comm = iv.intersect(act.comm, iv.union(bounds[:, 0], bounds[:, 1]))
     exposed = iv.subtract(comm, act.useful)
     start, end = spans.start[rows], spans.end[rows]
     code, names = words(table, "collective")
-    collective = np.array([*names, _NAMELESS])[code[rows]]
+    collective = np.array([*names, NAMELESS])[code[rows]]
     in_bytes, out_bytes = (whole_numbers(table, column)[rows] for column in ("in_bytes", "out_bytes"))
     group_size = whole_numbers(table, "group_size")[rows]
     size = np.full(len(rows), -1, dtype=np.int64)
@@ -338,6 +365,7 @@ def _calls(
     dtype, dtypes = words(table, "dtype")
     width = np.array([*map(_element_bytes, dtypes), 0], dtype=np.int64)[dtype[rows]]
     is_integer = np.array([*(text.lower().startswith(("int", "long")) for text in dtypes), False])
+    launch = whole_numbers(table, "launch_ns")[rows]
     has_elements = (in_bytes >= 0) & (width > 0)
     return _Calls(
         collective=collective,
@@ -352,7 +380,9 @@ def _calls(
         step=np.where(in_steps[rows], np.maximum(owning_step(table)[rows], 0), -1),
         start=start,
         peer=whole_numbers(table, "peer")[rows],
-        queued=(spans.device[rows] >= 0) | (whole_numbers(table, "launch_ns")[rows] >= 0),
+        reduction=recorded.of(launch),
+        in_bytes=in_bytes,
+        queued=(spans.device[rows] >= 0) | (launch >= 0),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -45,37 +45,44 @@ def with_communication(
         else result
         for result in ranks.results
     )
-    links = _links(source.run.scheme, list(comm.uses), axes, ranks)
+    groups = {group: use.collectives for group, use in comm.uses.items()}
+    links = _links(source.run.scheme, groups, axes, ranks)
     whole = run_communication(comm, axes, exposed, collectives, links)
     return replace(ranks, results=results), whole
 
 
 def _links(
-    scheme: SchemeRecord | None, groups: Sequence[CommGroup], axes: GroupAxes, ranks: RankFiles
+    scheme: SchemeRecord | None,
+    groups: Mapping[CommGroup, Collection[str]],
+    axes: GroupAxes,
+    ranks: RankFiles,
 ) -> dict[str, LinkClass]:
     """Axis -> class of its links: the scheme's prediction, else what the hosts of its groups leave open.
 
     Between devices of one host it is not known.
     """
-    links: dict[str, LinkClass] = {}
-    if scheme is not None:
-        moved: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
-        for calls in scheme.calls_of_rank.values():
-            for call in calls:
-                for link, num_bytes in call.links.items():
-                    moved[call.axis][link] += num_bytes * call.count / max(call.every, 1)
-        known = {link.value for link in LinkClass}
-        for axis, by_link in moved.items():
-            link = max(by_link, key=lambda link: by_link[link], default="")
-            if link in known:
-                links[axis] = LinkClass(link)
+    links = _predicted_links(scheme) if scheme is not None else {}
     has_devices = any(result.device_ns is not None for result in ranks.results)
     hosts = ranks.hosts
-    for group in groups:
+    for group, collectives in groups.items():
         members = group.members or (tuple(hosts) if group.size == len(hosts) else ())
         if not members or any(rank not in hosts for rank in members):
             continue
         is_inside = len({hosts[rank] for rank in members}) == 1
         if not is_inside or not has_devices:
-            links.setdefault(axes.of(group).name, LinkClass.LOOPBACK if is_inside else LinkClass.ETHERNET)
+            link = LinkClass.LOOPBACK if is_inside else LinkClass.ETHERNET
+            for collective in collectives:
+                links.setdefault(axes.of(group, collective).name, link)
     return links
+
+
+def _predicted_links(scheme: SchemeRecord) -> dict[str, LinkClass]:
+    """Axis -> the class of links over which the scheme's calls move most bytes."""
+    moved: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    for calls in scheme.calls_of_rank.values():
+        for call in calls:
+            for link, num_bytes in call.links.items():
+                moved[call.axis][link] += num_bytes * call.count / max(call.every, 1)
+    most = {axis: max(by_link, key=lambda link: by_link[link]) for axis, by_link in moved.items() if by_link}
+    known = {link.value for link in LinkClass}
+    return {axis: LinkClass(link) for axis, link in most.items() if link in known}

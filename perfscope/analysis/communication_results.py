@@ -45,11 +45,7 @@ class RunComm(Struct):
         uses: dict[CommGroup, GroupUse] = defaultdict(GroupUse)
         for comm, _ in self.ranks.values():
             for group, use in comm.uses.items():
-                merged = uses[group]
-                merged.collectives |= use.collectives
-                merged.forward |= use.forward
-                merged.has_buckets |= use.has_buckets
-                merged.has_units |= use.has_units
+                uses[group].add(use)
         return uses
 
 
@@ -169,9 +165,9 @@ class _AxisFacts:
     def __init__(self, axes: GroupAxes, cells: Iterable[CommCell]) -> None:
         self.links: Mapping[str, LinkClass] = {}
         self._axes = axes
-        self._groups: dict[str, set[CommGroup]] = defaultdict(set)
+        self._kinds: dict[str, set[tuple[CommGroup, str]]] = defaultdict(set)  # of calls, by axis
         for cell in cells:
-            self._groups[axes.of(cell.group).name].add(cell.group)
+            self._kinds[axes.of(cell.group, cell.collective).name].add((cell.group, cell.collective))
         self._times: dict[str, _Times] = {}
 
     def add_times(
@@ -183,15 +179,19 @@ class _AxisFacts:
             collectives: summed over the windows.
             calls: (group, collective) -> calls per mean step and rank.
         """
-        axis_of = {group.name: axis for axis, groups in self._groups.items() for group in groups}
+        axis_of = {
+            (group.name, collective): axis
+            for axis, kinds in self._kinds.items()
+            for group, collective in kinds
+        }
         times: dict[str, _Times] = defaultdict(_Times)
         for collective in collectives:
-            num_calls = calls.get((collective.group, collective.collective), 0.0)
-            if collective.group in axis_of:
-                times[axis_of[collective.group]].add(collective, num_calls)
+            kind = collective.group, collective.collective
+            if kind in axis_of:
+                times[axis_of[kind]].add(collective, calls.get(kind, 0.0))
         all_calls: dict[str, float] = defaultdict(float)
-        for (group, _), num_calls in calls.items():
-            all_calls[axis_of[group]] += num_calls
+        for kind, num_calls in calls.items():
+            all_calls[axis_of[kind]] += num_calls
         self._times = {
             axis: of_axis
             for axis, of_axis in times.items()
@@ -200,13 +200,13 @@ class _AxisFacts:
 
     def result(self, axis: str, sums: CommSums, exposed_ns: int, hidden_ns: int) -> CommByAxis:
         """The axis with these calls."""
-        groups = self._groups[axis]
-        sizes = {group.size for group in groups if group.size}
+        kinds = self._kinds[axis]
+        sizes = {group.size for group, _ in kinds}
         times = self._times.get(axis)
         return CommByAxis(
             axis=axis,
-            inferred=any(self._axes.of(group).inferred for group in groups),
-            group_size=next(iter(sizes)) if len(sizes) == 1 else None,
+            inferred=any(self._axes.of(*kind).inferred for kind in kinds),
+            group_size=(next(iter(sizes)) or None) if len(sizes) == 1 else None,
             link_class=self.links.get(axis),
             calls=sums.num_calls,
             bytes=_bytes(sums),
@@ -222,7 +222,7 @@ def _cells(comm: RankComm, rank: int, num_steps: int, axes: GroupAxes) -> _Cells
     """Per mean step of one rank."""
     cells: _Cells = defaultdict(CommSums)
     for cell, sums in comm.cells.items():
-        axis = axes.of(cell.group).name
+        axis = axes.of(cell.group, cell.collective).name
         _add(cells[_row(cell, rank, axis), axis, cell.collective], sums, num_steps)
     return cells
 

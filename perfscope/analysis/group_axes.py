@@ -1,15 +1,28 @@
-"""Along which axis of the device mesh each process group communicates.
+"""Along which axis of the device mesh the calls of each process group communicate.
 
-In order of trust: the groups that a bench scheme lists; the description that DeviceMesh or Megatron-LM gives
-a group; the calls that are made on it. Only the last one is inferred: sends and receives alone are a
-pipeline, an all-to-all is expert parallelism, gradient buckets are data parallelism, FSDP2's ranges are
-fully sharded data parallelism, and other collectives of the forward pass are tensor parallelism. A group
-that none of these names keeps its own name.
+In order of trust: the groups that a bench scheme lists; the name or description that DeviceMesh, Megatron-LM
+or the program gives a group; the calls that are made on it; the pattern of its ranks. The last two are
+inferred. A call is of the axis that its kind has on the group, because one group may serve two: DLRM reduces
+gradients and exchanges rows of embeddings over the same ranks, and the first is data parallelism, the second
+is not.
+
+- Sends and receives outside of layers are a pipeline. Inside attention they are ring attention.
+- An all-to-all in a layer is expert parallelism, in attention sequence parallelism (Ulysses). One whose layer
+  is not known, or is an embedding, may be anything.
+- A group on which gradient buckets are reduced is data parallelism, with what else is called on it
+  (statistics of SyncBatchNorm, buffers) but all-to-alls, sends and receives.
+- FSDP2's gathers and reductions are fully sharded data parallelism.
+- Other collectives of the forward pass of layers are tensor parallelism.
+- Consecutive ranks are tensor parallelism, ranks with a stride data parallelism.
+
+A group that none of these names keeps its own name.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
+from itertools import pairwise
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -17,18 +30,32 @@ from msgspec import Struct
 from perfscope.rundir.scheme_records import SchemeRecord
 from perfscope.vocabulary.axes import Axis
 
-_MESH = "mesh_"  # torch.distributed.DeviceMesh: `mesh_<name of the dimension>`
 _NO_DESCRIPTION = frozenset({"", "undefined", "default_pg"})
-# Megatron-LM's descriptions, without `_GROUP` and what follows it.
-_MEGATRON = {
-    "TENSOR_MODEL_PARALLEL": Axis.TP,
-    "PIPELINE_MODEL_PARALLEL": Axis.PP,
-    "DATA_PARALLEL": Axis.DP,
-    "CONTEXT_PARALLEL": Axis.CP,
-    "EXPERT_MODEL_PARALLEL": Axis.EP,
+# torch.distributed.DeviceMesh: `mesh_<name of the dimension>`, `mesh_dim_<number>` where it has no name.
+_MESH = re.compile(r"mesh_(?!dim_\d+$)(.+)")
+# Names of groups without case, `_group` and what follows it, and numbers: `TENSOR_MODEL_PARALLEL_GROUP` of
+# Megatron-LM, `tp:0`, `data_parallel`.
+_SUFFIX = re.compile(r"_?group.*|[\W_]*\d*$")
+_NAMES = {
+    **{axis.value: axis.value for axis in Axis},
+    "tensor_parallel": Axis.TP.value,
+    "tensor_model_parallel": Axis.TP.value,
+    "pipeline_parallel": Axis.PP.value,
+    "pipeline_model_parallel": Axis.PP.value,
+    "data_parallel": Axis.DP.value,
+    "context_parallel": Axis.CP.value,
+    "sequence_parallel": Axis.SP.value,
+    "expert_parallel": Axis.EP.value,
+    "expert_model_parallel": Axis.EP.value,
 }
 _POINT_TO_POINT = frozenset({"send", "recv"})
+EXCHANGES = _POINT_TO_POINT | {"all_to_all"}
+_SHARDED = frozenset({"all_gather", "reduce_scatter"})
+_ACTIVATIONS = _SHARDED | {"all_reduce"}
+_ATTENTION = re.compile(r"attn|attention", re.IGNORECASE)
+_EMBEDDING = re.compile(r"emb", re.IGNORECASE)
 WORLD = "world"
+NAMELESS = "communication"  # a call of which the trace does not say what it is
 
 
 class CommGroup(NamedTuple):
@@ -40,7 +67,7 @@ class CommGroup(NamedTuple):
 
 
 class GroupAxis(NamedTuple):
-    """What a group is called; `inferred`: from its calls, because nothing names it."""
+    """What a group's calls are called; `inferred`: because nothing names the group."""
 
     name: str
     inferred: bool = False
@@ -52,14 +79,24 @@ class GroupUse(Struct):
     Attributes:
         collectives: that were called.
         forward: that were called in the forward pass of a layer.
+        layers: in which EXCHANGES were called.
         has_buckets: gradient buckets were reduced.
         has_units: FSDP2 was at work in the same window.
     """
 
     collectives: set[str] = set()
     forward: set[str] = set()
+    layers: set[str] = set()
     has_buckets: bool = False
     has_units: bool = False
+
+    def add(self, other: GroupUse) -> None:
+        """The calls of another rank."""
+        self.collectives |= other.collectives
+        self.forward |= other.forward
+        self.layers |= other.layers
+        self.has_buckets |= other.has_buckets
+        self.has_units |= other.has_units
 
 
 class GroupAxes:
@@ -83,58 +120,85 @@ class GroupAxes:
         self._descriptions = descriptions
         self._uses = uses
         self._world_size = world_size
-        self._axes: dict[CommGroup, GroupAxis] = {}
+        self._axes: dict[tuple[CommGroup, str], GroupAxis] = {}
 
-    def of(self, group: CommGroup) -> GroupAxis:
-        """What the group is called."""
-        if group not in self._axes:
-            self._axes[group] = self._find(group)
-        return self._axes[group]
+    def of(self, group: CommGroup, collective: str) -> GroupAxis:
+        """What the calls of a kind on a group are called."""
+        key = group, collective
+        if key not in self._axes:
+            self._axes[key] = self._find(group, collective)
+        return self._axes[key]
 
-    def _find(self, group: CommGroup) -> GroupAxis:
+    def _find(self, group: CommGroup, collective: str) -> GroupAxis:
         use = self._uses.get(group, GroupUse())
-        named = self._of_scheme(group, use.collectives) or _described(self._descriptions.get(group.name, ""))
+        description = self._descriptions.get(group.name, "")
+        named = self._of_scheme(group, use, collective) or _named(description) or _named(group.name)
         if named:
             return GroupAxis(named)
-        inferred = _inferred(use)
+        inferred = _inferred(use, collective) or self._by_ranks(group, collective)
         if inferred:
             return GroupAxis(inferred, inferred=True)
-        description = self._descriptions.get(group.name, "")
         if description not in _NO_DESCRIPTION:
             return GroupAxis(description)
         is_world = bool(group.size) and group.size == self._world_size
         return GroupAxis(WORLD if is_world else group.name)
 
-    def _of_scheme(self, group: CommGroup, collectives: Iterable[str]) -> str:
+    def _of_scheme(self, group: CommGroup, use: GroupUse, collective: str) -> str:
         """The axis that the scheme gives these ranks; of several the one whose calls it predicts."""
         if self._scheme is None or not group.members:
             return ""
         members = frozenset(group.members)
         axes = {entry.axis for entry in self._scheme.groups if frozenset(entry.ranks) == members}
-        if len(axes) > 1:
-            wanted = set(collectives)
-            predicted = (call for calls in self._scheme.calls_of_rank.values() for call in calls)
-            axes = {call.axis for call in predicted if call.axis in axes and call.collective in wanted}
+        for collectives in ({collective}, use.collectives):
+            if len(axes) > 1:
+                axes = self._predicted(axes, collectives) or axes
         return next(iter(axes)) if len(axes) == 1 else ""
 
+    def _predicted(self, axes: set[str], collectives: Iterable[str]) -> set[str]:
+        assert self._scheme is not None
+        predicted = (call for calls in self._scheme.calls_of_rank.values() for call in calls)
+        return {call.axis for call in predicted if call.axis in axes and call.collective in collectives}
 
-def _described(description: str) -> str:
-    """The axis that a description names; "" if none."""
-    if description.startswith(_MESH):
-        return description[len(_MESH) :]
-    return str(_MEGATRON.get(description.partition("_GROUP")[0], ""))
+    def _by_ranks(self, group: CommGroup, collective: str) -> str:
+        """By the pattern of the ranks, of a collective that both axes use."""
+        ranks = sorted(group.members)
+        if collective not in _ACTIVATIONS or len(ranks) < 2 or len(ranks) == self._world_size:
+            return ""
+        strides = {after - before for before, after in pairwise(ranks)}
+        if len(strides) != 1:
+            return ""
+        return Axis.TP.value if strides == {1} else Axis.DP.value
 
 
-def _inferred(use: GroupUse) -> str:
-    collectives = use.collectives - {"barrier"}
-    if not collectives:
-        return ""
-    if collectives <= _POINT_TO_POINT:
-        return Axis.PP
-    if "all_to_all" in collectives:
-        return Axis.EP
+def _named(text: str) -> str:
+    """The axis that a group's name or description tells; "" if none."""
+    mesh = _MESH.fullmatch(text)
+    return mesh[1] if mesh else _NAMES.get(_SUFFIX.sub("", text.lower()), "")
+
+
+def _inferred(use: GroupUse, collective: str) -> str:
+    if collective == NAMELESS:  # is of the group's only axis, if it has but one
+        axes = {_inferred(use, kind) for kind in use.collectives - {NAMELESS, "barrier"}}
+        return axes.pop() if len(axes) == 1 else ""
+    if collective in EXCHANGES:
+        return _of_exchange(use, collective)
     if use.has_buckets:
-        return Axis.DP
-    if use.has_units and collectives & {"all_gather", "reduce_scatter"}:
-        return Axis.FSDP
-    return Axis.TP if use.forward & {"all_reduce", "all_gather", "reduce_scatter"} else ""
+        return Axis.DP.value
+    if use.has_units and use.collectives & _SHARDED:
+        return Axis.FSDP.value
+    if use.collectives & EXCHANGES:  # sizes of what is exchanged, losses of a pipeline
+        axes = {_of_exchange(use, kind) for kind in use.collectives & EXCHANGES}
+        return axes.pop() if len(axes) == 1 else ""
+    return Axis.TP.value if use.forward & _ACTIVATIONS else ""
+
+
+def _of_exchange(use: GroupUse, collective: str) -> str:
+    """The axis of all-to-alls, sends and receives by the layers that make them."""
+    in_attention = bool(use.layers) and all(map(_ATTENTION.search, use.layers))
+    if collective == "all_to_all":
+        if not use.layers or any(map(_EMBEDDING.search, use.layers)):
+            return ""
+        return Axis.SP.value if in_attention else Axis.EP.value
+    if use.layers:
+        return Axis.CP.value if in_attention else ""
+    return Axis.PP.value

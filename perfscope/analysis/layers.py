@@ -44,7 +44,7 @@ from perfscope.vocabulary.causes import Cause
 from perfscope.vocabulary.communication import Unattributed
 from perfscope.vocabulary.figures import Figure
 
-LAYER_COLUMNS = (*COMMUNICATION_COLUMNS, "flops", "bytes_read", "bytes_written")
+LAYER_COLUMNS = (*COMMUNICATION_COLUMNS, "flops", "bytes_read")
 _CALLS = 2  # place of the calls in the means of `LayerRecord`
 
 

@@ -131,6 +131,7 @@ _NODE = re.compile(
     r"|RegisterPostBackwardFunctionBackward)$"
 )
 _REGION = re.compile(r"^(?:[A-Za-z_]\w*|Torch-Compiled Region.*|## Call CompiledFxGraph.*|graph_\w+.*|call)$")
+ACCUMULATE = "torch::autograd::AccumulateGrad"
 BACKWARD_WRAPPER = "autograd::engine::evaluate_function:"
 _BACKENDS = ("gloo:", "mpi:", "ucc:")
 MODULE_PREFIX = "nn.Module: "

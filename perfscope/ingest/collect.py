@@ -30,7 +30,8 @@ _LONG = np.iinfo(np.int64)
 def _host_use(code: int, text: str) -> int:
     if code in COMM_CLASSES:
         return _USES_COLLECTIVE
-    return _USES_SHAPES if code == HostClass.OPERATOR and known(text) else _USES_NOTHING
+    has_cost = code == HostClass.OPERATOR or text == classify.ACCUMULATE
+    return _USES_SHAPES if has_cost and known(text) else _USES_NOTHING
 
 
 def _device_use(code: int, text: str) -> int:

@@ -23,6 +23,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from perfscope.ingest.classify import ACCUMULATE
 from perfscope.ingest.operator_call import OperatorInputs, Shape
 
 
@@ -34,7 +35,7 @@ class Cost(Struct, frozen=True):
     written: int
 
 
-_Model = Callable[[OperatorInputs], Cost]
+_Model = Callable[[OperatorInputs], Cost | None]
 
 
 def known(name: str) -> bool:
@@ -442,6 +443,11 @@ def _table() -> dict[str, _Model]:
     return {"aten::" + name: model for name, model in models.items()}
 
 
+def _gradient(call: OperatorInputs) -> Cost | None:
+    """A gradient that is kept as it is."""
+    return Cost(0, 0, call.num_bytes(0)) if call.is_tensor(0) else None
+
+
 _ELEMENTWISE = (
     "add", "sub", "mul", "div", "pow", "neg", "exp", "log", "sqrt", "rsqrt", "abs", "sign", "sin", "cos",
     "tanh", "sigmoid", "relu", "gelu", "silu", "hardswish", "hardtanh", "leaky_relu", "elu", "softplus",
@@ -456,4 +462,4 @@ _FOREACH = {
     "addcmul": 3, "addcdiv": 3, "maximum": 1, "abs": 1, "zero": 0, "copy": 0, "norm": 2,
 }  # fmt: skip
 
-_MODELS = _table()
+_MODELS = {**_table(), ACCUMULATE: _gradient}

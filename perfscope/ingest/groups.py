@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-from perfscope.ingest.classify import DeviceClass, HostClass
+from perfscope.ingest.classify import ACCUMULATE, DeviceClass, HostClass
 from perfscope.ingest.collectives import Collective, canonical
 from perfscope.ingest.queued_calls import Call, CallEvent, match_queued
 from perfscope.ingest.spill import Rows
@@ -39,7 +39,6 @@ _CALL_CODES = (
     HostClass.SOURCE,
     HostClass.FUNCTIONAL,
 )
-_ACCUMULATE = "torch::autograd::AccumulateGrad"
 _BACKEND = "gloo:"  # the one that is known to give each group its own threads
 _SEEN_AS = {"reduce_scatter": "all_reduce"}  # gloo adds up, and each rank takes its part
 _ONE_SPAN = frozenset(
@@ -68,7 +67,7 @@ class CallGroups(Struct):
 
 def is_call(code: int, text: str) -> bool:
     """Whether `find_groups` needs host rows of this class and name."""
-    return code in _CALL_CODES or (code == HostClass.WRAPPER and text.endswith(_ACCUMULATE))
+    return code in _CALL_CODES or (code == HostClass.WRAPPER and text.endswith(ACCUMULATE))
 
 
 def find_groups(

@@ -7,7 +7,7 @@ from typing import Any
 from msgspec import Struct, to_builtins
 
 # Written into every summary. Raise it when the same trace would give another table.
-INGEST_VERSION = 6
+INGEST_VERSION = 7
 
 
 class Lane(Struct, frozen=True, kw_only=True):

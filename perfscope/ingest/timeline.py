@@ -190,7 +190,7 @@ class TimelineBuilder:
         nested_known = starts < self._enclosing_end(lane, True, is_costed, ends)
         costed = self._innermost_of_transforms(rows, is_costed, is_costed & ~nested_known)
         kept = self._has_row[codes] & ((codes >= FIRST_SCOPE) | ~nested | costed)
-        return kept, costed
+        return kept, costed | ((codes == HostClass.NODE) & (rows["detail"] >= 0))
 
     def _innermost_of_transforms(
         self, rows: Rows, is_costed: npt.NDArray[np.bool_], costed: npt.NDArray[np.bool_]

@@ -15,7 +15,8 @@ UNATTRIBUTED = {
     Unattributed.OUTSIDE_LAYERS: "they are made while no layer runs, and are no gradient buckets",
     Unattributed.NOT_QUEUED_IN_TRACE: "the trace does not show which operator queued them",
     Unattributed.NO_SIZES: "the trace does not give the sizes of the all-reduces",
-    Unattributed.NO_PARAMETERS: "the run does not list the model's parameters",
+    Unattributed.NO_PARAMETERS: "neither the model's parameters nor their gradients are recorded",
+    Unattributed.NO_LAYERS: "the trace names no layers (with_stack=True or with_modules=True records them)",
     Unattributed.NO_BUCKETS: "the sizes of the all-reduces do not add up to the parameters of consecutive "
     "layers",
     Unattributed.NO_STAGES: "they are sends and receives that are not known to be between pipeline stages",

@@ -15,7 +15,10 @@ class Unattributed(str, Enum):
     OUTSIDE_LAYERS = "outside_layers"  # made while no layer ran, and no gradient bucket
     NOT_QUEUED_IN_TRACE = "not_queued_in_trace"  # the operator that queued it is not in the trace
     NO_SIZES = "no_sizes"  # an all-reduce without a size cannot be compared with gradient buckets
-    NO_PARAMETERS = "no_parameters"  # the run does not list the model's parameters
+    NO_PARAMETERS = (
+        "no_parameters"  # neither parameters are listed, nor gradients recorded before the all-reduce
+    )
+    NO_LAYERS = "no_layers"  # the trace says nowhere in which layer something runs
     NO_BUCKETS = "no_buckets"  # sizes of all-reduces do not add up to the parameters of consecutive layers
     NO_STAGES = "no_stages"  # a send or receive that is not known to be between pipeline stages
 

@@ -8,11 +8,14 @@ import pytest
 
 from perfscope.analysis.results import RunAnalysis
 from perfscope.analysis.run import analyze_run
+from perfscope.ingest.classify import ACCUMULATE, BACKWARD_WRAPPER
 from perfscope.ingest.importing import import_traces
+from perfscope.rundir import layout
 from perfscope.rundir.reader import RunReader
 from perfscope.vocabulary.causes import Cause
+from perfscope.vocabulary.communication import Unattributed
 from perfscope.vocabulary.figures import Figure
-from tests.support.ingest_traces import TRACES, Json, document, kernel, launch, note, shapes, span
+from tests.support.ingest_traces import AUTOGRAD, TRACES, Json, document, kernel, launch, note, shapes, span
 
 MEGABYTE = 1 << 20
 
@@ -101,3 +104,102 @@ def test_spans_without_a_name_are_communication(tmp_path: Path) -> None:
     missing = analyzed(tmp_path, *events).missing
     assert Figure.COMM_SPANS in {entry.figure for entry in missing}
     assert Cause.NO_COMMUNICATION not in {entry.cause for entry in missing}
+
+
+def test_one_group_may_serve_two_axes(tmp_path: Path) -> None:
+    """DLRM: the world's gradients are data parallel, its exchange of embeddings is neither that nor ep."""
+    import_traces([TRACES / "dlrm_v100_8ranks"], tmp_path / "run", jobs=1)
+    communication = analyze_run(RunReader(tmp_path / "run")).communication
+    assert communication is not None
+    axes = {entry.axis: entry for entry in communication.by_axis}
+    assert {axis: (entry.calls, entry.inferred, entry.group_size) for axis, entry in axes.items()} == {
+        "world": (5, False, 8),
+        "dp": (3, True, 8),
+    }
+    assert [entry.reason for entry in communication.unattributed] == [Unattributed.NO_LAYERS]
+
+
+def test_buckets_of_a_trace_have_the_layers_of_the_gradients_before_them(tmp_path: Path) -> None:
+    """ResNet-18 on MI300: two buckets of 2,873,320 and 8,816,192 bfloat16 gradients."""
+    import_traces([TRACES / "mi300_resnet"], tmp_path / "run", jobs=1)
+    communication = analyze_run(RunReader(tmp_path / "run")).communication
+    assert communication is not None
+    assert [entry.reason for entry in communication.unattributed] == [Unattributed.OUTSIDE_STEPS]
+    layers = {entry.layer.rpartition(".")[2]: entry for entry in communication.by_layer}
+    assert len(layers) == 42  # 20 convolutions, 20 normalizations, the classifier, the buffers' broadcast
+    in_buckets = [entry.bytes or 0 for name, entry in layers.items() if not name.startswith("Distributed")]
+    # Of two bytes each; one of the three steps reduces within the steps.
+    assert sum(in_buckets) == pytest.approx(2 * 11_689_512 / 3, abs=len(layers))
+    assert layers["Conv2d_19"].bytes == pytest.approx(2 * 512 * 512 * 9 / 3, abs=1)
+    assert layers["Linear_0"].bytes == pytest.approx(2 * 513 * 1000 / 3, abs=1)
+    assert {entry.axis for entry in communication.by_axis} == {"dp"}
+
+
+def backward(gradients: list[int], reduced: int, *, at: float = 100) -> list[Json]:
+    """The backward pass of operators 1, 2 ... and in it an all-reduce of `reduced` elements."""
+    events: list[Json] = []
+    for number, elements in enumerate(gradients):
+        start = at + 20 * number
+        node: Json = {"Sequence_number": 1 + number, "Fwd_thread_id": 1}
+        events += [
+            span(f"{BACKWARD_WRAPPER} MulBackward0", start, 8, tid=AUTOGRAD, **node),
+            span("MulBackward0", start + 1, 6, tid=AUTOGRAD, **node),
+            span(f"{BACKWARD_WRAPPER} {ACCUMULATE}", start + 9, 10, tid=AUTOGRAD),
+            span(ACCUMULATE, start + 10, 1, tid=AUTOGRAD, **shapes([[elements]], ["float"])),
+        ]
+    end = at + 20 * len(gradients)
+    if reduced:
+        events += [
+            span("c10d::allreduce_", end - 8, 6, tid=AUTOGRAD),
+            note("nccl:all_reduce", end - 7, 4, tid=AUTOGRAD, **shapes([[reduced]], ["float"])),
+            launch(end - 6, 1, tid=AUTOGRAD),
+            kernel("ncclKernel_AllReduce_RING_LL_Sum_float(x)", end, 60, 1, stream=20),
+        ]
+    return events
+
+
+def forward(layers: list[str]) -> list[Json]:
+    """Operators 1, 2 ... in layers, within a step."""
+    events = [note("ProfilerStep#1", 0, 1000)]
+    for number, layer in enumerate(layers, 1):
+        events += [
+            note(f"{layout.MARK_LAYER}{layer}", 10 * number, 8),
+            span("aten::mul", 10 * number + 1, 4, Sequence_number=number, Fwd_thread_id=0),
+        ]
+    return events
+
+
+def exposed(analysis: RunAnalysis) -> dict[str, int]:
+    communication = analysis.communication
+    assert communication is not None
+    return {
+        **{entry.layer: entry.exposed_ns for entry in communication.by_layer},
+        **{entry.reason.value: entry.exposed_ns for entry in communication.unattributed},
+    }
+
+
+PAIR = {"distributedInfo": {"backend": "nccl", "rank": 0, "world_size": 2}}
+
+
+def test_a_bucket_is_shared_by_bytes(tmp_path: Path) -> None:
+    analysis = analyzed(tmp_path, *forward(["a", "b"]), *backward([100, 200], 300), **PAIR)
+    assert exposed(analysis) == {"a": 20_000, "b": 40_000}
+
+
+def test_gradients_of_earlier_passes_are_not_the_buckets(tmp_path: Path) -> None:
+    """Gradient accumulation: the first backward pass reduces nothing."""
+    passes = [*backward([100, 200], 0), *backward([100, 200], 300, at=300)]
+    assert exposed(analyzed(tmp_path, *forward(["a", "b"]), *passes, **PAIR)) == {"a": 20_000, "b": 40_000}
+
+
+@pytest.mark.parametrize(
+    ("layers", "reduced", "reason"),
+    [(["a", "b"], 301, Unattributed.NO_BUCKETS), ([], 300, Unattributed.NO_LAYERS)],
+)
+def test_a_bucket_that_its_gradients_do_not_explain_has_a_reason(
+    tmp_path: Path, layers: list[str], reduced: int, reason: Unattributed
+) -> None:
+    analysis = analyzed(tmp_path, *forward(layers), *backward([100, 200], reduced), **PAIR)
+    assert exposed(analysis) == {reason.value: 60_000}
+    assert analysis.communication is not None
+    assert [(entry.axis, entry.inferred) for entry in analysis.communication.by_axis] == [("dp", True)]
