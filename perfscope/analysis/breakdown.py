@@ -94,10 +94,20 @@ class Activity(Struct, frozen=True, kw_only=True, eq=False):
 
 
 def analyzed_steps(spans: Spans, facts: WindowFacts) -> tuple[StepSpan, ...]:
-    """The window's steps; the whole table as one where the trace has no step marks."""
-    if facts.steps or not len(spans.start):
+    """The window's steps; the whole table as one where the trace has no step marks.
+
+    With a device, that is from its first event to its last one: what the host does before it launches
+    anything, and after everything has run, is not idle time of a step.
+    """
+    if facts.steps and not facts.whole_file:
         return facts.steps
-    return (StepSpan(step=-1, start_ns=int(spans.start.min()), end_ns=int(spans.end.max())),)
+    on_device = (spans.device >= 0) & np.isin(spans.kind, (COMPUTE, COMM, COPY))
+    rows = on_device if on_device.any() else np.ones(len(spans.start), dtype=bool)
+    if not len(spans.start) or (facts.steps and not on_device.any()):
+        return facts.steps
+    step = facts.steps[0].step if facts.steps else -1
+    start, end = int(spans.start[rows].min()), int(spans.end[rows].max())
+    return (StepSpan(step=step, start_ns=start, end_ns=end),)
 
 
 def activity(spans: Spans, facts: WindowFacts) -> Activity:

@@ -12,6 +12,7 @@ from perfscope.analysis import breakdown as bd
 from perfscope.analysis.affected import affected_by
 from perfscope.analysis.buckets import LayerParams
 from perfscope.analysis.comm_record import COMM_COLUMNS, CommRecord
+from perfscope.analysis.device_idle import DeviceIdleRecord
 from perfscope.analysis.layers import LAYER_COLUMNS, LayerRecord, ModelFacts, RankLayers
 from perfscope.analysis.mainline import LineRecord
 from perfscope.analysis.missing import Missing, missing_figure
@@ -81,6 +82,7 @@ class _Windows(Struct, frozen=True, kw_only=True):
 
     totals: list[bd.StepTotals]
     devices: list[DeviceBreakdown | None]
+    idle: DeviceIdleRecord
     num_unmarked: int
     missing: list[Missing]
 
@@ -142,6 +144,7 @@ def _read_windows(
     totals: list[bd.StepTotals] = []
     devices: list[DeviceBreakdown | None] = []
     missing: list[Missing] = []
+    idle = DeviceIdleRecord()
     num_unmarked = 0
     for facts in windows:
         try:
@@ -155,10 +158,10 @@ def _read_windows(
         members = {**groups, **facts.groups}
         traces.comm.add(table, facts.rank, facts.window, members)
         traces.descriptions.update(facts.descriptions)
-        total, device = _analyze_window(table, facts, layers, traces.lines, members)
+        total, device = _analyze_window(table, facts, layers, traces.lines, members, idle)
         totals.append(total)
         devices.append(device)
-    return _Windows(totals=totals, devices=devices, num_unmarked=num_unmarked, missing=missing)
+    return _Windows(totals=totals, devices=devices, idle=idle, num_unmarked=num_unmarked, missing=missing)
 
 
 def _analyze_window(
@@ -167,6 +170,7 @@ def _analyze_window(
     layers: RankLayers,
     lines: LineRecord,
     members: Mapping[str, tuple[int, ...]],
+    idle: DeviceIdleRecord,
 ) -> tuple[bd.StepTotals, DeviceBreakdown | None]:
     spans = spans_of(table)
     steps = bd.analyzed_steps(spans, facts)
@@ -174,6 +178,7 @@ def _analyze_window(
     selected = bd.every_gpu_event(table)
     host_wait = None
     if selected.any():
+        idle.add_window(table, spans, selected, facts.lanes_with("main"))
         host_wait = bd.device_gaps(spans, whole_numbers(table, "launch_ns"), selected).host_wait
     marked = bool(facts.steps) and not facts.whole_file
     in_steps = owning_step(table) >= 0 if marked else np.ones(table.num_rows, dtype=bool)
@@ -189,6 +194,7 @@ def _rank_result(
     num = mean.num_steps if mean else 0
     comm = sum(total.comm for total in traced.totals)
     exposed = sum(total.exposed_comm for total in traced.totals)
+    device_ns = bd.add_devices(traced.devices)
     host_waits = [total.idle_host_wait for total in traced.totals if total.idle_host_wait is not None]
     return RankResult(
         rank=rank,
@@ -199,7 +205,8 @@ def _rank_result(
         breakdown_ns=mean,
         comm_ns=round(comm / num) if num else None,
         overlap_ratio=(comm - exposed) / comm if comm else None,
-        device_ns=bd.add_devices(traced.devices),
+        device_ns=device_ns,
+        device_idle=None if device_ns is None else traced.idle.results(),
         input_wait_ns=steps.input_wait_ns,
         samples_per_step=None if steps.samples is None else steps.samples.median,
         overhead_ns=record.overhead.total_ns,

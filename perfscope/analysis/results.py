@@ -22,6 +22,7 @@ from perfscope.messages.findings.facts import Basis
 from perfscope.rundir.records import RunRecord
 from perfscope.vocabulary.communication import Unattributed
 from perfscope.vocabulary.findings import FindingKind
+from perfscope.vocabulary.host_activity import HostActivity
 from perfscope.vocabulary.links import LinkClass
 
 
@@ -67,6 +68,31 @@ class DeviceBreakdown(Struct, frozen=True, kw_only=True):
     idle_kernel_wait: int  # gaps below 30 µs between kernels, ns
     idle_other: int  # other idle time, ns
     overlap_ratio: float | None  # |comm and compute| / |comm|; None when comm = 0
+
+
+class DeviceIdle(Struct, frozen=True, kw_only=True):
+    """Idle time of one rank's devices during which its host was in one call, operator or function.
+
+    The entries of a rank add up to `device_ns.idle`. Runtime calls of any thread go before operators, these
+    before Python functions; where several runtime calls cover the same time, a copy goes before a
+    synchronization, an allocation and a launch.
+
+    Attributes:
+        kind: what the host was in.
+        name: of the call, operator or function; None: it has none, or stands for several with little time.
+        calls: that cover idle time.
+        operator: in which more than half of the time of blocking calls was; None: in no single one.
+        range: likewise, a range that the program or a library marks.
+        layer: likewise.
+    """
+
+    kind: HostActivity
+    name: str | None
+    ns: int
+    calls: int
+    operator: str | None = None
+    range: str | None = None
+    layer: str | None = None
 
 
 class CommByLayer(Struct, frozen=True, kw_only=True):
@@ -160,6 +186,7 @@ class RankResult(Struct, frozen=True, kw_only=True):
     )
     finished: bool | None = None  # the rank closed its files; False: killed or still running; None: imported
     communication: Communication | None = None  # None: no step was traced
+    device_idle: tuple[DeviceIdle, ...] | None = None  # the longest first; None: no device was traced
     unknown: tuple[str, ...] = ()  # parts of `breakdown_ns` that are 0 only because no trace records them
 
 

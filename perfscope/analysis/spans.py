@@ -16,7 +16,7 @@ from perfscope.rundir.window_records import WindowSummary
 
 Mask: TypeAlias = NDArray[np.bool_]
 
-COMPUTE, COMM, COPY, INPUT, OPTIMIZER, HOST, ANNOTATION = range(len(KINDS))
+COMPUTE, COMM, COPY, INPUT, OPTIMIZER, HOST, ANNOTATION, RUNTIME, PYTHON = range(len(KINDS))
 FORWARD, BACKWARD, OPTIMIZER_PHASE, OTHER = range(len(PHASES))
 
 

@@ -24,6 +24,7 @@ import re
 from enum import IntEnum
 
 from perfscope.rundir import layout
+from perfscope.vocabulary.host_activity import RUNTIME_CALLS
 
 
 class DeviceClass(IntEnum):
@@ -61,6 +62,8 @@ class HostClass(IntEnum):
     FUNCTIONAL = 19  # _c10d_functional::*: starts a c10d call, or waits for one: no work of its own
     CLOSURE = 20  # what Optimizer.step(closure) calls: no work of the optimizer's
     UNIT = 21  # FSDP2's `FSDP::pre_forward (<module>)`: gathers, or reduces the gradients of, that module
+    RUNTIME = 22  # a call of the device's runtime that may block the host
+    FRAME = 23  # a Python function that runs long
 
 
 FIRST_SCOPE = HostClass.WRAPPER
@@ -179,7 +182,9 @@ def device_class(category: str, name: str) -> DeviceClass:
 def host_class(category: str, name: str) -> HostClass:
     """The class of a host span of any category."""
     if category == FRAME_CATEGORY:
-        return HostClass.MODULE if name.startswith(MODULE_PREFIX) else HostClass.OTHER
+        return HostClass.MODULE if name.startswith(MODULE_PREFIX) else HostClass.FRAME
+    if category in RUNTIME_CATEGORIES:
+        return HostClass.RUNTIME
     for prefix, host_kind in _PREFIXES:
         if name.startswith(prefix):
             return host_kind
@@ -258,9 +263,15 @@ _IDLE_CALL = re.compile(
     r"Synchronize|Event|Wait|Query|Get|Capturing|Capture|Malloc|Free|Occupancy|Peek|Attribute|Create|Destroy"
     r"|SetDevice|Register|ModuleLoad|INVALID|Flush"
 )
+_TRACED_CALL = re.compile("|".join(pattern for pattern, _ in RUNTIME_CALLS))
 _LAUNCH_CALL = re.compile(r"Launch|Mem(?:cpy|set)|Enqueue|Append")
 
 
 def launches(name: str) -> bool:
     """Whether a runtime call may put work on a device."""
     return bool(_LAUNCH_CALL.search(name)) or not _IDLE_CALL.search(name)
+
+
+def is_traced_call(name: str) -> bool:
+    """Whether a runtime call becomes a row: one that launches, copies, waits or allocates."""
+    return bool(_TRACED_CALL.search(name))

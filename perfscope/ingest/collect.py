@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -15,6 +16,7 @@ from perfscope.ingest.classify import COMM_CLASSES, DeviceClass, HostClass
 from perfscope.ingest.collectives import Collective, from_args
 from perfscope.ingest.cost_model import Cost, cost, known
 from perfscope.ingest.events import NO_ARGS, Args, Event
+from perfscope.ingest.frames import is_row
 from perfscope.ingest.groups import is_call
 from perfscope.ingest.spill import DEVICE, HOST, LAUNCH, Rows, Spill
 from perfscope.ingest.string_table import Lanes, Words
@@ -74,7 +76,8 @@ class EventCollector:
         self.collectives: list[Collective] = []
         self._spill = spill
         self._flush_rows = flush_rows
-        self._launching = _Launching()
+        self._launching = _Answers(classify.launches)
+        self._traced = _Answers(classify.is_traced_call)
         self._are_calls: list[bool] = []  # per host word
         self._cost_numbers: dict[tuple[int, bytes], int] = {}
         self._collective_numbers: dict[Collective, int] = {}
@@ -114,14 +117,15 @@ class EventCollector:
         if category in classify.OPERATOR_CATEGORIES or category in classify.ANNOTATION_CATEGORIES:
             self._add_host(category, spans)
         elif category in classify.RUNTIME_CATEGORIES:
-            launching = self._launching
+            launching, traced = self._launching, self._traced
             self._add_launches([event for event in spans if launching[event.name]])
+            if calls := [event for event in spans if traced[event.name]]:
+                self._add_host(category, calls)
         elif category in classify.DEVICE_CATEGORIES or category in classify.DEVICE_ANNOTATIONS:
             self._add_device(category, spans)
         elif category == classify.FRAME_CATEGORY:
-            modules = [event for event in spans if event.name.startswith(classify.MODULE_PREFIX)]
-            if modules:
-                self._add_host(category, modules)
+            if frames := [event for event in spans if is_row(event.name, event.dur)]:
+                self._add_host(category, frames)
         else:
             on_device = [event for event in spans if event.args.device >= 0 and event.args.stream >= 0]
             if on_device:
@@ -229,7 +233,11 @@ class EventCollector:
         rows = self._timed(rows, columns)
         columns.clear()
         codes = np.array(self.host_words.codes)[rows["name"]]
-        self.facts.host_codes = self._counted(self.facts.host_codes, rows["lane"], codes)
+        of_framework = (codes != HostClass.RUNTIME) & (codes != HostClass.FRAME)
+        self._extend(rows[of_framework])
+        self.facts.host_codes = self._counted(
+            self.facts.host_codes, rows["lane"][of_framework], codes[of_framework]
+        )
         for row in rows[(codes == HostClass.STEP) | (codes == HostClass.PROFILER_STEP)]:
             start = int(row["start"])
             self.facts.steps.append((start, start + int(row["dur"]), int(row["name"]), int(row["lane"])))
@@ -279,6 +287,7 @@ class EventCollector:
         rows["lane"] = self.lanes.numbers(True, columns["device"], columns["stream"])
         rows = self._timed(rows, columns)
         columns.clear()
+        self._extend(rows)
         codes = np.array(self.device_words.codes)[rows["name"]]
         self.facts.num_device += int(np.count_nonzero(codes != DeviceClass.ANNOTATION))
         self.facts.device_codes = self._counted(self.facts.device_codes, rows["lane"], codes)
@@ -292,20 +301,27 @@ class EventCollector:
         if not ok.all():
             self.facts.dropped += int(np.count_nonzero(~ok))
             rows = rows[ok]
+        return rows
+
+    def _extend(self, rows: Rows) -> None:
+        """What the file covers: not the profiler's own calls of the runtime, before and after."""
         if len(rows):
             self.facts.first_ns = min(self.facts.first_ns, int(rows["start"].min()))
             self.facts.last_ns = max(self.facts.last_ns, int((rows["start"] + rows["dur"]).max()))
-        return rows
 
 
 _KERNELS = frozenset({"kernel", "Kernel", "concurrent_kernel"})
 
 
-class _Launching(dict[str, bool]):
-    """Whether a runtime call of this name launches work."""
+class _Answers(dict[str, bool]):
+    """What a question about the name of a runtime call was answered."""
+
+    def __init__(self, question: Callable[[str], bool]) -> None:
+        super().__init__()
+        self._question = question
 
     def __missing__(self, name: str) -> bool:
-        answer = self[name] = classify.launches(name)
+        answer = self[name] = self._question(name)
         return answer
 
 

@@ -8,7 +8,7 @@ fields are skipped without being built. `ts`, `dur` and everything that is text 
 from __future__ import annotations
 
 import json
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 from msgspec import Raw, Struct, field
@@ -71,13 +71,6 @@ class TooDeepError(ValueError):
         super().__init__("nested too deep")
 
 
-class _Frame(Struct, gc=False):
-    """A Python stack frame: decodes nothing else."""
-
-    cat: Literal["python_function"]
-
-
-_FRAMES = msgspec.json.Decoder(list[_Frame])
 _EVENTS = msgspec.json.Decoder(list[Event])
 _EVENT = msgspec.json.Decoder(Event)
 _RAWS = msgspec.json.Decoder(list[Raw])
@@ -94,14 +87,6 @@ def decode_events(text: memoryview) -> list[Event]:
         return _EVENTS.decode(text)
     except RecursionError:
         raise TooDeepError from None
-
-
-def count_frames(text: memoryview) -> int:
-    """Number of events in a JSON array that holds Python stack frames and nothing else; else 0."""
-    try:
-        return len(_FRAMES.decode(text))
-    except (ValueError, RecursionError):
-        return 0
 
 
 def decode_raws(text: memoryview) -> list[Raw]:

@@ -26,8 +26,8 @@ class IngestSummary(Struct, frozen=True, kw_only=True):
 
     - kept: became a row of the timeline (a begin/end pair becomes one row: its `E` counts as skipped);
     - dropped: unreadable, or without a usable time, or a begin without an end;
-    - skipped: readable and of no use there: flow arrows, metadata, Python frames, runtime calls (used to tie
-      kernels to what launched them), operators inside operators.
+    - skipped: readable and of no use there: flow arrows, metadata, short Python frames, runtime calls that
+      neither block nor put work on a device, operators inside operators.
 
     events_cut are among the kept: device work launched before the first step, or before the trace began.
     """

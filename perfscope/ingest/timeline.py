@@ -16,10 +16,11 @@ from perfscope.ingest.queued_calls import Call
 from perfscope.ingest.scopes import NO_LAYER, SCOPES, Scopes, complete_wrappers
 from perfscope.ingest.spill import DEVICE, Rows
 from perfscope.ingest.steps import OUTSIDE, Steps
+from perfscope.rundir.schema import KINDS
 
 Ints = npt.NDArray[np.int64]
 Small = npt.NDArray[np.int32]
-COMPUTE, COMM, COPY, INPUT, OPTIMIZER, HOST, ANNOTATION = range(7)  # as schema.KINDS
+COMPUTE, COMM, COPY, INPUT, OPTIMIZER, HOST, ANNOTATION, RUNTIME, PYTHON = range(len(KINDS))
 # A device clock mapped onto the host's may put a kernel a little before its own launch.
 _CLOCK_SLACK_NS = 2_000_000
 ABSENT = int(np.iinfo(np.int64).max)
@@ -88,6 +89,7 @@ class TimelineBuilder:
         self._is_scope = np.array([code in SCOPES for code in HostClass])
         self._has_row = np.array([code not in _NO_ROW_CODES for code in HostClass])
         self._has_row[HostClass.MODULE] = use_modules
+        self._has_row[HostClass.WRAPPER] = facts.num_device > 0  # what the host is in while a device idles
         self.num_cut = 0  # device rows launched before the first step, or before the file begins
         self._can_be_cut = facts.num_launches > 0
         self._first_device_word = len(self._host_codes)
@@ -129,7 +131,7 @@ class TimelineBuilder:
             )
             kept[here], costed[here] = self._outermost(lane, mine, mine_codes)
             communicates[here] = _regions_that_communicate(mine, mine_codes)
-            chosen = here[kept[here]]
+            chosen = here[kept[here] & (mine_codes != HostClass.FRAME)]  # frames enclose all others
             depth[chosen] = self._depth(lane, rows["start"][chosen], rows["dur"][chosen], until)
         context[:, 1] = self._scopes.resolve(context[:, 1])
         launch_context[:, 1] = self._scopes.resolve(launch_context[:, 1])
@@ -364,6 +366,8 @@ def _kinds_of_codes(has_device: bool, has_backend: bool) -> Small:
     kinds[HostClass.FUNCTIONAL] = HOST
     kinds[[HostClass.OPTIMIZER, HostClass.ZERO_GRAD]] = OPTIMIZER
     kinds[HostClass.INPUT] = INPUT
+    kinds[HostClass.RUNTIME] = RUNTIME
+    kinds[HostClass.FRAME] = PYTHON
     kinds[HostClass.COMM] = COMM
     kinds[HostClass.COLLECTIVE_OP] = HOST if has_device or has_backend else COMM
     return kinds

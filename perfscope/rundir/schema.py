@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-KINDS = ("compute", "comm", "copy", "input", "optimizer", "host", "annotation")
+KINDS = ("compute", "comm", "copy", "input", "optimizer", "host", "annotation", "runtime", "python")
 PHASES = ("forward", "backward", "optimizer", "other")
 
 _WORD = pa.dictionary(pa.int32(), pa.string())

@@ -14,6 +14,7 @@ class FindingKind(str, Enum):
     OPTIMIZER_BOUND = "optimizer_bound"
     # Gaps without work.
     LAUNCH_BOUND = "launch_bound"
+    HOST_BLOCKED = "host_blocked"
     PREEMPTED = "preempted"
     IDLE_BOUND = "idle_bound"
     HOST_BOUND = "host_bound"
@@ -46,7 +47,13 @@ class FindingKind(str, Enum):
 
 
 GAPS = frozenset(
-    {FindingKind.LAUNCH_BOUND, FindingKind.PREEMPTED, FindingKind.IDLE_BOUND, FindingKind.HOST_BOUND}
+    {
+        FindingKind.LAUNCH_BOUND,
+        FindingKind.HOST_BLOCKED,
+        FindingKind.PREEMPTED,
+        FindingKind.IDLE_BOUND,
+        FindingKind.HOST_BOUND,
+    }
 )
 COMMUNICATION = frozenset(
     {

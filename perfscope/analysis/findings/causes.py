@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+
 from msgspec.structs import replace
 
 from perfscope.analysis.findings.evidence import Evidence
 from perfscope.analysis.machine.counters import counted_between
 from perfscope.analysis.machine.host import Host, HostRank
-from perfscope.analysis.results import Finding
+from perfscope.analysis.results import DeviceIdle, Finding
 from perfscope.messages.findings.recording import NoSteps, NotTraced
 from perfscope.messages.findings.step import (
+    BlockingCall,
     ComputeBound,
     CopyBound,
+    HostBlocked,
     IdleBound,
     InputBound,
     InputBoundUntraced,
@@ -21,9 +25,11 @@ from perfscope.messages.findings.step import (
 )
 from perfscope.messages.findings.texts import FindingFacts
 from perfscope.vocabulary.findings import FindingKind
+from perfscope.vocabulary.host_activity import BLOCKING, HostActivity
 
 LARGE = 0.1  # of the compute that a layer must have to be the one to look at
 INPUT_BOUND = 0.2  # of the median step in the data loader, where nothing was traced
+_BLOCKS = 0.3  # of the devices' idle time that a blocking call must account for to be named
 _EXPLAINS = 0.5  # of the idle time that waiting for a CPU must account for
 _WAITED = "rank_runqueue_wait"
 
@@ -88,6 +94,15 @@ def idle(evidence: Evidence) -> Finding:
     lone = evidence.what_ifs.of("no_stragglers") if slow and slow[0].part == "idle" else None
     if lone is not None:  # what only the slow rank idles more is attributed to it
         gain_ns, gain_ratio = max(gain_ns - lone.gain_ns, 0), max(gain_ratio - lone.gain_ratio, 0.0)
+    blocking = _blocking_call(evidence)
+    if blocking is not None:
+        ratio = blocking.ratio
+        return Finding(
+            id=FindingKind.HOST_BLOCKED,
+            facts=HostBlocked(idle=evidence.of_step(cost), call=blocking, framework=evidence.framework),
+            gain_ns=round(gain_ns * ratio),
+            gain_ratio=gain_ratio * ratio,
+        )
     waits = [rank.idle_host_wait_ns for rank in evidence.ranks if rank.idle_host_wait_ns is not None]
     launch = sum(waits) / len(waits) if waits else 0.0
     if waits and launch >= cost / 2:
@@ -132,6 +147,37 @@ def untraced(evidence: Evidence) -> Finding:
             no_window=why.cause if why else None,
             framework=why.framework if why else "",
         ),
+    )
+
+
+def _blocking_call(evidence: Evidence) -> BlockingCall | None:
+    """The runtime call that accounts for most of the devices' idle time; None where none stands out.
+
+    It must account for `_BLOCKS` of the idle time, and for more than the launches of kernels.
+    """
+    entries = [entry for rank in evidence.ranks for entry in rank.device_idle or ()]
+    total = sum(entry.ns for entry in entries)
+    launches = sum(entry.ns for entry in entries if entry.kind is HostActivity.LAUNCH)
+    calls: dict[tuple[HostActivity, str], list[DeviceIdle]] = defaultdict(list)
+    for entry in entries:
+        if entry.kind in BLOCKING and entry.name is not None:
+            calls[entry.kind, entry.name].append(entry)
+    if not total or not calls:
+        return None
+    (kind, name), alike = max(calls.items(), key=lambda item: sum(entry.ns for entry in item[1]))
+    ns = sum(entry.ns for entry in alike)
+    if ns < _BLOCKS * total or ns < launches:
+        return None
+    longest = max(alike, key=lambda entry: entry.ns)
+    return BlockingCall(
+        kind=kind,
+        name=name,
+        ratio=ns / total,
+        calls=sum(entry.calls for entry in alike),
+        num_ranks=len(alike),
+        operator=longest.operator,
+        range=longest.range,
+        layer=longest.layer,
     )
 
 

@@ -19,7 +19,6 @@ from perfscope.ingest.events import (
     Event,
     ReadCounts,
     TooDeepError,
-    count_frames,
     decode_event,
     decode_events,
     decode_raws,
@@ -27,6 +26,7 @@ from perfscope.ingest.events import (
 from perfscope.ingest.formats.kineto_metadata import parse_metadata
 from perfscope.ingest.formats.kineto_salvage import salvage
 from perfscope.ingest.formats.kineto_source import TraceSource
+from perfscope.ingest.frames import decode_frames
 from perfscope.ingest.metadata import Metadata
 
 CHUNK_BYTES = 1 << 18
@@ -39,10 +39,6 @@ _CUT = re.compile(rb"\}\s*,\s*\{")
 _ARRAY = re.compile(rb'"traceEvents"\s*:\s*\[')
 _TRAILING = re.compile(r"trailing characters \(byte (\d+)\)")
 _FRAME = "python_function"
-_MODULES = (
-    b'"name": "nn.Module: ',
-    b'"name":"nn.Module: ',
-)  # the longer the text, the faster it is looked for
 
 
 class EventReader:
@@ -343,7 +339,7 @@ class EventReader:
     # Python frames
 
     def _frames(self, stop: int) -> list[Event] | None:
-        """If the text [1:stop] holds Python stack frames only: the few of them that are modules.
+        """If the text [1:stop] holds Python stack frames only: the few of them that are kept.
 
         Proving that costs half of decoding. So it is only tried after a chunk that ended in frames.
         """
@@ -351,26 +347,11 @@ class EventReader:
             return None
         saved = self._buffer[stop]
         self._buffer[stop] = _CLOSE
-        count = count_frames(memoryview(self._buffer)[: stop + 1])
+        frames = decode_frames(memoryview(self._buffer)[: stop + 1])
         self._buffer[stop] = saved
-        if not count:
+        if frames is None:
             return None
-        events = []
-        module = _MODULES[self._buffer.find(b'"name": ', 1, stop) < 0]
-        at = self._buffer.find(module, 1, stop)
-        while at > 0:
-            begin, end = self._around(at, stop)
-            event, _ = decode_event(bytes(self._buffer[begin:end]))
-            if event is None or event.cat != "python_function":
-                return None  # a cut inside a frame's text: decode the chunk the ordinary way
-            events.append(event)
-            at = self._buffer.find(module, end, stop)
+        count, events = frames
         self.counts.read += count
         self.counts.skipped += count - len(events)
         return events
-
-    def _around(self, at: int, stop: int) -> tuple[int, int]:
-        """Begin and end of the event whose text holds position `at`, by the nearest cuts."""
-        begin = self._buffer.rfind(self._cut, 1, at)
-        end = self._buffer.find(self._cut, at, stop)
-        return begin + len(self._cut) - 1 if begin > 0 else 1, end + 1 if end > 0 else stop

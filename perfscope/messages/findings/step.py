@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from msgspec import Struct
+
 from perfscope.messages.advice import training_advice
 from perfscope.messages.findings.facts import PartOfStep
 from perfscope.messages.findings.texts import FindingFacts, FindingText, Subject, of_step
+from perfscope.messages.lists import counted, joined
 from perfscope.units import format_ns, format_ratio
+from perfscope.vocabulary.host_activity import HostActivity
 
 
 class ComputeBound(FindingFacts, frozen=True, kw_only=True):
@@ -109,6 +113,54 @@ class LaunchBound(FindingFacts, frozen=True, kw_only=True):
             f"{lead}: for {of_step(self.launch)} the device idles because the host launches late.",
             f"The device is idle for {format_ns(self.idle_ns)} per step in all.",
             training_advice(self.framework).fewer_launches,
+        )
+
+
+_BLOCKED_ADVICE = {
+    HostActivity.COPY: "Pin the host memory (`pin_memory=True`) and copy with `non_blocking=True`; read "
+    "results (`.item()`, `.cpu()`, printing a tensor) only every so many steps, or after the step.",
+    HostActivity.SYNCHRONIZE: "Remove what waits for the device inside the step: `.item()`, `.cpu()`, "
+    "`nonzero()`, `torch.cuda.synchronize()`, printing a tensor; or do it only every so many steps.",
+    HostActivity.ALLOCATION: "Memory is allocated from the driver in every step, so the caching allocator is "
+    "off or short of memory: unset `PYTORCH_NO_CUDA_MEMORY_CACHING`, do not call "
+    "`torch.cuda.empty_cache()` inside the step, and if memory is nearly full, reduce its peak or set "
+    "`PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`.",
+}
+
+
+class BlockingCall(Struct, frozen=True, kw_only=True):
+    """A runtime call in which the host was while the devices idled; the other fields as in DeviceIdle."""
+
+    kind: HostActivity
+    name: str
+    ratio: float  # of the devices' idle time, all ranks
+    calls: int
+    num_ranks: int
+    operator: str | None
+    range: str | None
+    layer: str | None
+
+
+class HostBlocked(FindingFacts, frozen=True, kw_only=True):
+    idle: PartOfStep  # of the mean rank's device
+    call: BlockingCall
+    framework: str
+
+    def text(self, subject: Subject) -> FindingText:
+        call = self.call
+        lead = "Bound by a blocking call" if subject.is_verdict else "A blocking call leaves the device idle"
+        inside = [
+            f"{what} {name}"
+            for what, name in (("operator", call.operator), ("range", call.range), ("layer", call.layer))
+            if name is not None
+        ]
+        per = f" on {counted(call.num_ranks, 'rank')}" if call.num_ranks > 1 else ""
+        where = f", most of the time in {joined(inside)}" if inside else ""
+        return FindingText(
+            f"{lead}: for {of_step(self.idle)} the device is idle, {format_ratio(call.ratio)} of it while "
+            f"the host is in {call.name}.",
+            f"{counted(call.calls, 'call')} of {call.name}{per} cover idle time of the device{where}.",
+            _BLOCKED_ADVICE[call.kind],
         )
 
 

@@ -11,8 +11,9 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from perfscope import units
-from perfscope.analysis.results import Breakdown, DeviceBreakdown, RankResult, RunAnalysis
+from perfscope.analysis.results import Breakdown, DeviceBreakdown, DeviceIdle, RankResult, RunAnalysis
 from perfscope.messages.advice import training_advice
+from perfscope.messages.host_activity import TITLES
 from perfscope.messages.lists import plural
 from perfscope.messages.sentences import capital
 from perfscope.reports.display import visible
@@ -30,6 +31,7 @@ from perfscope.reports.model import (
     Unit,
     Value,
 )
+from perfscope.vocabulary.host_activity import HostActivity
 
 BREAKDOWN_PARTS = (
     ChartPart(key="compute", title="Compute", hint="time covered by compute operators or kernels"),
@@ -276,7 +278,52 @@ def device_section(analysis: RunAnalysis) -> Section | None:
     idle = sum(device.idle for _, device in devices)
     span = sum(device.span for _, device in devices)
     lead = f"The devices were idle for {units.format_ratio(idle / span)} of the traced span." if span else ""
-    return Section(id="devices", title="Device time", lead=lead, blocks=(chart, table))
+    blocks: list[Block] = [chart, table, *_idle_table(analysis)]
+    return Section(id="devices", title="Device time", lead=lead, blocks=tuple(blocks))
+
+
+def _idle_table(analysis: RunAnalysis) -> tuple[Table, ...]:
+    """Idle time of all devices by what the host was in; () where there is none."""
+    sums: dict[tuple[HostActivity, str | None], list[int]] = {}
+    places: dict[tuple[HostActivity, str | None], DeviceIdle] = {}
+    for entry in (entry for rank in analysis.ranks for entry in rank.device_idle or ()):
+        key = entry.kind, entry.name
+        total = sums.setdefault(key, [0, 0])
+        total[0] += entry.ns
+        total[1] += entry.calls
+        places[key] = max(places.get(key, entry), entry, key=lambda entry: entry.ns)
+    idle = sum(ns for ns, _ in sums.values())
+    if not idle:
+        return ()
+    columns = (
+        Column(key="activity", title="The host was in", primary=True),
+        Column(key="name", title="Name", unit=Unit.CODE, primary=True),
+        Column(key="time", title="Idle time", unit=Unit.TIME, bar="idle", primary=True),
+        Column(key="share", title="Of idle time", unit=Unit.RATIO, primary=True),
+        Column(key="calls", title="Calls", unit=Unit.COUNT, hint="that cover idle time"),
+        Column(key="operator", title="In operator", unit=Unit.CODE),
+        Column(key="range", title="In range", unit=Unit.CODE),
+        Column(key="layer", title="In layer", unit=Unit.CODE),
+    )
+    rows: list[tuple[Value, ...]] = []
+    for key in sorted(sums, key=lambda key: (-sums[key][0], key[0], key[1] or "")):
+        ns, calls = sums[key]
+        at = places[key]
+        names = (visible(text) if text is not None else None for text in (at.operator, at.range, at.layer))
+        others = "" if key[0] is HostActivity.UNTRACED else "(others)"
+        name = visible(key[1]) if key[1] is not None else others
+        rows.append((TITLES[key[0]], name, ns, ns / idle, calls or None, *names))
+    return (
+        Table(
+            id="device-idle",
+            title="Idle time of the devices by what the host was in",
+            columns=columns,
+            rows=tuple(rows),
+            terminal_rows=6,
+            caption="Sum over ranks; each instant counts once: runtime calls before operators, these before "
+            "Python. Operator, range and layer: where more than half of a blocking call's time was.",
+        ),
+    )
 
 
 def _device_bar(rank: RankResult, device: DeviceBreakdown) -> Bar:

@@ -99,7 +99,8 @@ def test_copies_annotations_and_unknowns(category: str, name: str, expected: Dev
         ("user_annotation", "Optimizer.step#AdamW.step", HostClass.OPTIMIZER),
         ("user_annotation", "Optimizer.zero_grad#AdamW.zero_grad", HostClass.ZERO_GRAD),
         ("python_function", "nn.Module: Conv2d_0", HostClass.MODULE),
-        ("python_function", "train.py(3): main", HostClass.OTHER),
+        ("python_function", "train.py(3): main", HostClass.FRAME),
+        ("cuda_runtime", "cudaMemcpyAsync", HostClass.RUNTIME),
         ("somebody's", "thing", HostClass.OTHER),
     ],
 )

@@ -1,0 +1,261 @@
+"""What the host was in while a rank's devices were idle.
+
+Each instant of idle time counts once, for the first activity of `HostActivity` that a thread was in; among
+threads the main one comes first, and in a thread the innermost span. So the parts add up to the idle time
+exactly, and overlapping calls of several threads are not counted twice.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from perfscope.analysis import intervals as iv
+from perfscope.analysis.intervals import Int64, Intervals
+from perfscope.analysis.results import DeviceIdle
+from perfscope.analysis.spans import (
+    ANNOTATION,
+    COMM,
+    COMPUTE,
+    HOST,
+    INPUT,
+    PYTHON,
+    RUNTIME,
+    Mask,
+    Spans,
+    words,
+)
+from perfscope.vocabulary.host_activity import BLOCKING, RUNTIME_CALLS, HostActivity
+
+MOST_NAMES = 20  # of one activity; what is left of it has no name
+
+
+class _Source(NamedTuple):
+    """Spans of one activity, in order of precedence."""
+
+    activity: HostActivity
+    chosen: Mask
+
+
+class _Part(Struct):
+    """Of one activity and name, over windows."""
+
+    ns: int = 0
+    calls: int = 0
+    operators: dict[str, int] = {}  # that the calls were made in -> ns
+    ranges: dict[str, int] = {}  # likewise, ranges that the program or a library marks
+    layers: dict[str, int] = {}
+
+
+class DeviceIdleRecord:
+    """Idle time of one rank's devices, window by window."""
+
+    def __init__(self) -> None:
+        self._parts: dict[tuple[HostActivity, str], _Part] = defaultdict(_Part)
+
+    def add_window(self, table: pa.Table, spans: Spans, selected: Mask, main: Sequence[int]) -> None:
+        """Attributes the gaps between the selected device events.
+
+        Args:
+            table: name and layer of schema.TIMELINE, beside what `spans` was made of.
+            spans: the same rows.
+            selected: shape (n,), device events, as for `breakdown.device_breakdown`.
+            main: lanes of the main thread.
+        """
+        busy = spans.union(selected)
+        idle = np.stack((busy[:-1, 1], busy[1:, 0]), axis=1) if len(busy) else iv.empty()
+        if not len(idle):
+            return
+        name, names = words(table, "name")
+        for source in _sources(spans, name, names, main):
+            idle = self._take(source, table, spans, name, names, idle, main)
+        if left := iv.length(idle):
+            self._parts[HostActivity.UNTRACED, ""].ns += left
+
+    def _take(
+        self,
+        source: _Source,
+        table: pa.Table,
+        spans: Spans,
+        name: NDArray[np.int32],
+        names: Sequence[str],
+        idle: Intervals,
+        main: Sequence[int],
+    ) -> Intervals:
+        """Counts what spans of one activity cover of the idle time; what they leave."""
+        rows = np.flatnonzero(source.chosen & _touches(spans, idle))
+        lanes = np.unique(spans.lane[rows])
+        for lane in sorted(lanes.tolist(), key=lambda lane: (lane not in main, lane)):
+            row, start, end = _innermost(spans, rows[spans.lane[rows] == lane])
+            ns = iv.covered_before(idle, end) - iv.covered_before(idle, start)
+            row, ns = row[ns > 0], ns[ns > 0]
+            self._count(source.activity, row, ns, name, names)
+            if source.activity in BLOCKING:
+                self._locate(source.activity, row, ns, table, spans, name, names)
+            idle = iv.subtract(idle, iv.union(start, end))
+        return idle
+
+    def _count(
+        self,
+        activity: HostActivity,
+        row: NDArray[np.int64],
+        ns: Int64,
+        name: NDArray[np.int32],
+        names: Sequence[str],
+    ) -> None:
+        calls = np.unique(row)
+        sums = np.bincount(name[row] + 1, ns, len(names) + 1).astype(np.int64)
+        counts = np.bincount(name[calls] + 1, minlength=len(names) + 1)
+        for code in np.flatnonzero(sums).tolist():
+            part = self._parts[activity, names[code - 1] if code else ""]
+            part.ns += int(sums[code])
+            part.calls += int(counts[code])
+
+    def _locate(
+        self,
+        activity: HostActivity,
+        row: NDArray[np.int64],
+        ns: Int64,
+        table: pa.Table,
+        spans: Spans,
+        name: NDArray[np.int32],
+        names: Sequence[str],
+    ) -> None:
+        """Notes in which operators, ranges and layers blocking calls were made."""
+        layer, layers = words(table, "layer")
+        is_operator = (spans.device < 0) & np.isin(spans.kind, (COMPUTE, HOST))
+        is_range = (spans.device < 0) & (spans.kind == ANNOTATION) & (layer < 0)
+        for what, chosen, code, texts in (
+            ("operators", is_operator, name, names),
+            ("ranges", is_range, name, names),
+        ):
+            around = _enclosing(spans, chosen, row)
+            for at in np.flatnonzero(around >= 0).tolist():
+                totals = getattr(self._part(activity, row[at], name, names), what)
+                _add(totals, texts[code[around[at]]], int(ns[at]))
+        for at in np.flatnonzero(layer[row] >= 0).tolist():
+            _add(self._part(activity, row[at], name, names).layers, layers[layer[row[at]]], int(ns[at]))
+
+    def _part(self, activity: HostActivity, row: int, name: NDArray[np.int32], names: Sequence[str]) -> _Part:
+        return self._parts[activity, names[name[row]] if name[row] >= 0 else ""]
+
+    def results(self) -> tuple[DeviceIdle, ...]:
+        """The longest first; they add up to the idle time of the devices."""
+        of_activity: dict[HostActivity, list[tuple[str, _Part]]] = defaultdict(list)
+        for (activity, name), part in self._parts.items():
+            of_activity[activity].append((name, part))
+        results = [entry for activity, parts in of_activity.items() for entry in _named(activity, parts)]
+        return tuple(sorted(results, key=lambda entry: (-entry.ns, entry.kind, entry.name or "")))
+
+
+def _named(activity: HostActivity, parts: list[tuple[str, _Part]]) -> Iterable[DeviceIdle]:
+    """The names with most time; the others together have none."""
+    parts.sort(key=lambda entry: (-entry[1].ns, entry[0]))
+    for name, part in parts[:MOST_NAMES]:
+        yield DeviceIdle(
+            kind=activity,
+            name=name or None,
+            ns=part.ns,
+            calls=part.calls,
+            operator=_longest(part.operators),
+            range=_longest(part.ranges),
+            layer=_longest(part.layers),
+        )
+    if others := parts[MOST_NAMES:]:
+        ns, calls = sum(part.ns for _, part in others), sum(part.calls for _, part in others)
+        yield DeviceIdle(kind=activity, name=None, ns=ns, calls=calls)
+
+
+def _add(totals: dict[str, int], key: str, ns: int) -> None:
+    totals[key] = totals.get(key, 0) + ns
+
+
+def _longest(totals: dict[str, int]) -> str | None:
+    """The key with most time, where that is more than half of all."""
+    if not totals:
+        return None
+    best = max(totals, key=lambda key: totals[key])
+    return best if 2 * totals[best] > sum(totals.values()) else None
+
+
+def _sources(
+    spans: Spans, name: NDArray[np.int32], names: Sequence[str], main: Sequence[int]
+) -> list[_Source]:
+    on_host = spans.device < 0
+    calls = on_host & (spans.kind == RUNTIME)
+    activities = [_activity_of_call(text) for text in names]
+    sources = []
+    for activity in dict.fromkeys(activity for _, activity in RUNTIME_CALLS):
+        alike = np.array([*(of_name is activity for of_name in activities), False])[name]
+        sources.append(_Source(activity, calls & alike))
+    of_main = np.isin(spans.lane, main) if len(main) else on_host
+    sources.append(_Source(HostActivity.OPERATOR, on_host & np.isin(spans.kind, (COMPUTE, HOST))))
+    sources.append(_Source(HostActivity.COLLECTIVE, on_host & (spans.kind == COMM)))
+    sources.append(_Source(HostActivity.DATA_LOADING, on_host & of_main & (spans.kind == INPUT)))
+    sources.append(_Source(HostActivity.PYTHON, on_host & (spans.kind == PYTHON)))
+    return sources
+
+
+def _activity_of_call(name: str) -> HostActivity | None:
+    return next((activity for pattern, activity in RUNTIME_CALLS if re.search(pattern, name)), None)
+
+
+def _touches(spans: Spans, intervals: Intervals) -> Mask:
+    if not len(intervals):
+        return np.zeros(len(spans.start), dtype=bool)
+    following = np.searchsorted(intervals[:, 1], spans.start, side="right")
+    begin = np.append(intervals[:, 0], np.iinfo(np.int64).max)[following]
+    result: Mask = begin < spans.end
+    return result
+
+
+def _innermost(spans: Spans, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], Int64, Int64]:
+    """Pieces of one thread's time, each with the row of its innermost span: rows, starts, ends."""
+    rows = rows[np.lexsort((-spans.end[rows], spans.start[rows]))]
+    start, end = spans.start[rows], spans.end[rows]
+    if (start[1:] >= end[:-1]).all():
+        return rows, start, end
+    pieces: list[tuple[int, int, int]] = []
+    opened: list[tuple[int, int]] = []  # row, end
+    now = 0
+    for row, begin, stop in zip(rows.tolist(), start.tolist(), end.tolist(), strict=True):
+        now = _close(opened, pieces, now, begin)
+        if opened and begin > now:
+            pieces.append((opened[-1][0], now, begin))
+        now = begin
+        opened.append((row, stop))
+    _close(opened, pieces, now, np.iinfo(np.int64).max)
+    row_of, starts, ends = np.array(pieces, dtype=np.int64).reshape(-1, 3).T
+    return row_of, starts, ends
+
+
+def _close(opened: list[tuple[int, int]], pieces: list[tuple[int, int, int]], now: int, until: int) -> int:
+    """Ends the spans that end by `until`; the time up to which pieces are known."""
+    while opened and opened[-1][1] <= until:
+        row, end = opened.pop()
+        if end > now:
+            pieces.append((row, now, end))
+            now = end
+    return now
+
+
+def _enclosing(spans: Spans, chosen: Mask, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The innermost chosen span around each row, in its thread; -1 = none. Shape (len(rows),)."""
+    result = np.full(len(rows), -1, dtype=np.int64)
+    for lane in np.unique(spans.lane[rows]).tolist():
+        at = np.flatnonzero(spans.lane[rows] == lane)
+        of_lane = np.flatnonzero(chosen & (spans.lane == lane))
+        if not len(of_lane):
+            continue
+        row, start, end = _innermost(spans, of_lane)
+        index = np.searchsorted(start, spans.start[rows[at]], side="right") - 1
+        inside = (index >= 0) & (spans.start[rows[at]] < end[np.maximum(index, 0)])
+        result[at] = np.where(inside, row[np.maximum(index, 0)], -1)
+    return result

@@ -1,0 +1,19 @@
+"""Names of what a host does while a device idles."""
+
+from __future__ import annotations
+
+from perfscope.vocabulary.host_activity import HostActivity
+
+TITLES = {
+    HostActivity.COPY: "Copy call",
+    HostActivity.SYNCHRONIZE: "Synchronization",
+    HostActivity.ALLOCATION: "Memory allocation",
+    HostActivity.LAUNCH: "Kernel launch",
+    HostActivity.OPERATOR: "Operator",
+    HostActivity.COLLECTIVE: "Collective on the host",
+    HostActivity.DATA_LOADING: "Data loading",
+    HostActivity.PYTHON: "Python",
+    HostActivity.PREEMPTED: "Waiting for a CPU",
+    HostActivity.LOCK: "Waiting for a lock",
+    HostActivity.UNTRACED: "Not traced",
+}
