@@ -54,7 +54,7 @@ _ELEMENT_BYTES = (
     (4, ("float", "int")),
 )
 _POINT_TO_POINT = ("send", "recv")
-_UNIT_RANGE = "FSDP::all_gather"
+_UNIT_RANGES = ("FSDP::all_gather", "FullyShardedDataParallel.")  # of FSDP2 and FSDP1
 
 
 class CommCell(NamedTuple):
@@ -296,9 +296,9 @@ def _recorded(
 def _reason(calls: _Calls, row: int, *, is_ddp: bool, no_buckets: Unattributed | None) -> Unattributed:
     """Why a call that was made in no layer, and is no bucket, has none."""
     collective = calls.collective[row]
-    beside_buckets = (collective == "all_reduce" and calls.elements[row] == 1) or (
-        collective == "broadcast" and calls.integer[row]
-    )
+    # The mean of a loss; which parameters were used; new buckets.
+    is_scalar = collective == "all_reduce" and calls.elements[row] == 1
+    beside_buckets = is_scalar or (collective in ("all_reduce", "broadcast") and calls.integer[row])
     if collective == "barrier" or (is_ddp and beside_buckets):
         return Unattributed.NO_LAYER_TENSORS
     if collective == "all_reduce" and no_buckets is not None and (calls.reduction[row] >= 0 or not is_ddp):
@@ -388,7 +388,7 @@ def _calls(
 
 def _has_units(table: pa.Table) -> bool:
     _, names = words(table, "name")
-    return any(name.startswith(_UNIT_RANGE) for name in names)
+    return any(name.startswith(_UNIT_RANGES) for name in names)
 
 
 def _element_bytes(dtype: str) -> int:

@@ -142,8 +142,8 @@ _NOT_OPERATORS = ("profiler::", "torch::autograd::", "autograd::engine::")
 
 
 _UNIT_RANGES = ("all_gather", "pre_", "post_", "backward_prefetch", "forward_prefetch")
-_UNIT = re.compile(r"FSDP::(\w+)(?: \((.+)\)| for (.+))")
-_ROOT_UNIT = "None"  # what FSDP2 calls a module whose name it does not know
+_UNIT = re.compile(r"FSDP::(\w+)(?: \((.*)\)| for (.+)|)")
+_ROOT_UNIT = ("", "None", None)  # what FSDP2 calls the module that `fully_shard` was called on last
 
 
 # NVTX ranges by the names that trainings customarily give them. A step that has no number gets one.
@@ -242,12 +242,15 @@ def mark_text(kind: HostClass, name: str) -> str:
 
 
 def unit_of(name: str) -> tuple[str | None, str]:
-    """(module, what is done) of a range of FSDP2, such as ``("layers.0", "post_backward_reduce")``."""
+    """(module, what is done) of a range of FSDP2, such as ``("layers.0", "post_backward_reduce")``.
+
+    The module is None for the root of the model, whose name the range leaves out.
+    """
     match = _UNIT.fullmatch(name)
     if match is None:
         return None, ""
     module = match[2] or match[3]
-    return (None if module == _ROOT_UNIT else module), match[1]
+    return (None if module in _ROOT_UNIT else module), match[1]
 
 
 def step_number(name: str) -> int | None:

@@ -154,6 +154,7 @@ class Scopes:
         ] = {}  # (thread or -1 for forward threads, sequence) -> layer
         self._asked: list[tuple[tuple[int, int], tuple[int, int]]] = []
         self._main_forward = 1 << 30
+        self._root_unit = NO_LAYER  # in which FSDP2 gathers the parameters that no nested unit has
 
     def layer_number(self, name: str) -> int:
         name = self._renamed.get(name, name)
@@ -236,8 +237,7 @@ class Scopes:
         elif code == HostClass.LAYER:
             layer = self.layer_number(self._texts[name].partition(":")[2])
         elif code == HostClass.UNIT:
-            module, what = unit_of(self._texts[name])
-            layer = self.layer_number(module) if module else layer
+            what, layer = self._in_unit(name, layer)
             if "backward" in what:
                 return BACKWARD, layer
             if "forward" not in what:
@@ -245,6 +245,15 @@ class Scopes:
         elif code == HostClass.CLOSURE:
             return FORWARD, layer
         return phase if phase == BACKWARD else FORWARD, layer  # also inside an optimizer: it called a closure
+
+    def _in_unit(self, name: int, outer: int) -> tuple[str, int]:
+        """What FSDP2 does in a range, and for which layer; it does not name the root of the model."""
+        module, what = unit_of(self._texts[name])
+        if module is not None:
+            return what, self.layer_number(module)
+        if what == "pre_forward":
+            self._root_unit = outer
+        return what, outer if self._root_unit == NO_LAYER else self._root_unit
 
     def merge(self, inner: int, outer: int) -> int:
         """The account of a collective that knows what either span around it knows."""

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from perfscope.ingest.classify import DeviceClass, HostClass, device_class, host_class, launches, step_number
+from perfscope.ingest.classify import (
+    DeviceClass,
+    HostClass,
+    device_class,
+    host_class,
+    launches,
+    step_number,
+    unit_of,
+)
 
 
 @pytest.mark.parametrize(
@@ -134,3 +142,17 @@ def test_runtime_calls_that_may_put_work_on_a_device(name: str, expected: bool) 
 def test_step_numbers() -> None:
     names = ["perfscope.step:12", "ProfilerStep#3", "ProfilerStep# 4", "perfscope.step:", "other"]
     assert [step_number(name) for name in names] == [12, 3, 4, None, None]
+
+
+@pytest.mark.parametrize(
+    ("name", "unit"),
+    [
+        ("FSDP::all_gather (layers.0)", ("layers.0", "all_gather")),
+        ("FSDP::backward_prefetch for layers.1", ("layers.1", "backward_prefetch")),
+        ("FSDP::post_backward_reduce", (None, "post_backward_reduce")),
+        ("FSDP::post_backward_rs_wait ()", (None, "post_backward_rs_wait")),
+        ("FSDP::pre_forward (None)", (None, "pre_forward")),
+    ],
+)
+def test_ranges_of_fsdp2_name_their_module_but_for_the_root(name: str, unit: tuple[str | None, str]) -> None:
+    assert unit_of(name) == unit

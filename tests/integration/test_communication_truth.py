@@ -1,0 +1,78 @@
+"""Communication of libraries for distributed training has the layers and axes of the program's structure."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+from perfscope.vocabulary.communication import Unattributed
+from tests.integration import communication_programs as programs
+from tests.integration.run_support import PERFSCOPE, user_environment
+from tests.integration.test_communication import exact
+
+QUICK = ("ddp_buckets", "tp")
+RIGHT = 0.99  # of the exposed time that has a layer by the program's structure
+NO_LAYERS = "FSDP1's ranges do not name the module whose parameters they gather"
+
+
+def report_of(name: str, folder: Path) -> dict[str, Any]:
+    """The JSON report of a recorded program."""
+    ranks = programs.PROGRAMS[name][0]
+    torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks))
+    recorded = (*PERFSCOPE, "run", "-o", "run", "--ceilings", "off", "--sample-interval", "off", "--")
+    for command in ((*recorded, *torchrun, programs.__file__, name), (*PERFSCOPE, "report", "run", "--json")):
+        ended = subprocess.run(
+            command,
+            cwd=folder,
+            env=user_environment(),
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        assert ended.returncode == 0, ended.stderr
+    document: dict[str, Any] = json.loads(ended.stdout)
+    return document
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(
+            name,
+            marks=[
+                *([] if name in QUICK else [pytest.mark.slow]),
+                *([pytest.mark.xfail(reason=NO_LAYERS, strict=True)] if name == "fsdp1" else []),
+            ],
+        )
+        for name in programs.PROGRAMS
+    ],
+)
+def test_exposed_time_belongs_to_the_layers_and_axes_that_communicate(tmp_path: Path, name: str) -> None:
+    report = report_of(name, tmp_path)
+    for rank in report["ranks"]:
+        exact(rank["communication"], rank["breakdown_ns"]["exposed_comm"])
+    communication = report["communication"]
+    exact(communication, communication["exposed_ns"])
+    truth = programs.PROGRAMS[name][2]
+    of_layers = communication["exposed_ns"] - sum(
+        entry["exposed_ns"]
+        for entry in communication["unattributed"]
+        if entry["reason"] == Unattributed.NO_LAYER_TENSORS
+    )
+    right = sum(
+        time
+        for entry in communication["by_layer"]
+        for axis, time in entry["axes"].items()
+        if entry["layer"] in truth.get(axis, ())
+    )
+    assert of_layers > 0
+    assert right >= RIGHT * of_layers, (communication["by_layer"], communication["unattributed"])
+    assert {entry["axis"] for entry in communication["by_axis"]} >= set(truth)
