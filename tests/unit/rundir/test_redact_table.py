@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 import shlex
+import string
 
 import pytest
 
@@ -296,6 +298,11 @@ prog --pattern x
 prog --license apache-2.0
 deepspeed --hostfile h --master_port 29500 t.py
 prog --metrics map@50 hit@10 recall@5:20
+prog --device GPU-8f5e0a3c-1b2d-4e5f-8a9b-0c1d2e3f4a5b --boards CC33xx/CC35xx/CC37xx
+prog --model meta-llama/Llama-3.2-11B-Vision-Instruct --base Qwen2-VL-72B-Instruct-GPTQ-Int4 \
+--name R50x1-BiT-M-A100x8
+prog --model ViT-H-14-378-quickgelu/dfn5B --run exp/R50x1-BiT-M/A100x8-lr3e-4
+prog --cluster gpuH100x8-NVL72_rackB12-U7
 """.strip().splitlines()
 
 
@@ -331,6 +338,16 @@ def test_what_was_redacted_once_stays_as_it_is(line: str) -> None:
 def test_long_random_words_say_how_long_they_were() -> None:
     assert redact_argv([f"--x={B62}"]) == [f"--x=‹redacted {len(B62)} characters›"]
     assert redact_argv([AWS]) == ["‹redacted 40 characters›"]
+
+
+@pytest.mark.parametrize("separators", ["+/", "-_"])
+@pytest.mark.parametrize("length", [20, 24, 28])
+def test_short_random_words_in_base64_are_hidden(length: int, separators: str) -> None:
+    source = random.Random(length)
+    alphabet = string.ascii_letters + string.digits + separators
+    secrets = ["".join(source.choices(alphabet, k=length)) for _ in range(500)]
+    shown = [secret for secret in secrets if secret in redact_argv(["train.py", secret])]
+    assert len(shown) <= 0.08 * len(secrets)
 
 
 def test_a_label_is_hidden_for_its_name() -> None:
