@@ -8,10 +8,10 @@ from collections.abc import Collection, Mapping, Sequence
 from msgspec.structs import replace
 
 from perfscope.analysis.communication_results import axes_of, rank_communication, run_communication
-from perfscope.analysis.group_axes import CommGroup, GroupAxes
+from perfscope.analysis.group_axes import CommGroup, GroupAxes, GroupAxis
 from perfscope.analysis.rank_facts import world_size
 from perfscope.analysis.ranks import RankFiles
-from perfscope.analysis.results import CollectiveResult, Communication
+from perfscope.analysis.results import CollectiveResult, CommGroupResult, Communication
 from perfscope.analysis.source import RunSource
 from perfscope.rundir.scheme_records import SchemeRecord
 from perfscope.vocabulary.links import LinkClass
@@ -19,8 +19,8 @@ from perfscope.vocabulary.links import LinkClass
 
 def with_communication(
     source: RunSource, ranks: RankFiles, collectives: Sequence[CollectiveResult]
-) -> tuple[RankFiles, Communication | None]:
-    """The ranks with their own communication, and that of the mean rank.
+) -> tuple[RankFiles, Communication | None, tuple[CommGroupResult, ...]]:
+    """The ranks with their own communication, that of the mean rank, and the groups with their axes.
 
     Args:
         source: the run.
@@ -48,7 +48,25 @@ def with_communication(
     groups = {group: use.collectives for group, use in comm.uses.items()}
     links = _links(source.run.scheme, groups, axes, ranks)
     whole = run_communication(comm, axes, exposed, collectives, links)
-    return replace(ranks, results=results), whole
+    return replace(ranks, results=results), whole, _results(groups, axes)
+
+
+def _results(groups: Mapping[CommGroup, Collection[str]], axes: GroupAxes) -> tuple[CommGroupResult, ...]:
+    """Of every group, the kinds of calls of each axis; in order of axis and name."""
+    kinds: dict[tuple[GroupAxis, CommGroup], list[str]] = defaultdict(list)
+    for group, collectives in groups.items():
+        for collective in collectives:
+            kinds[axes.of(group, collective), group].append(collective)
+    return tuple(
+        CommGroupResult(
+            group=group.name,
+            axis=axis.name,
+            inferred=axis.inferred,
+            group_size=group.size or None,
+            collectives=tuple(sorted(collectives)),
+        )
+        for (axis, group), collectives in sorted(kinds.items())
+    )
 
 
 def _links(

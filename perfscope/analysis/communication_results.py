@@ -49,14 +49,14 @@ class RunComm(Struct):
         return uses
 
 
-class _Row(Struct, frozen=True):
+class RowName(Struct, frozen=True):
     """What a cell is of: a layer, the boundary of two pipeline stages, or nothing, for `reason`."""
 
     name: str
     reason: Unattributed | None = None
 
 
-_Cells = dict[tuple[_Row, str, str], CommSums]  # by row, axis and collective
+_Cells = dict[tuple[RowName, str, str], CommSums]  # by row, axis and collective
 
 
 def axes_of(
@@ -223,19 +223,26 @@ def _cells(comm: RankComm, rank: int, num_steps: int, axes: GroupAxes) -> _Cells
     cells: _Cells = defaultdict(CommSums)
     for cell, sums in comm.cells.items():
         axis = axes.of(cell.group, cell.collective).name
-        _add(cells[_row(cell, rank, axis), axis, cell.collective], sums, num_steps)
+        _add(cells[row_name(cell, rank, axis), axis, cell.collective], sums, num_steps)
     return cells
 
 
-def _row(cell: CommCell, rank: int, axis: str) -> _Row:
+def row_name(cell: CommCell, rank: int, axis: str) -> RowName:
+    """Where a cell is summed up.
+
+    Args:
+        cell: of the rank.
+        rank: whose.
+        axis: of the cell's calls.
+    """
     if cell.layer is not None:
-        return _Row(cell.layer)
+        return RowName(cell.layer)
     members = cell.group.members
     if axis == Axis.PP and rank in members and cell.peer in members:
         stages = members.index(rank), members.index(cell.peer)
         sender, receiver = stages if cell.sends else stages[::-1]
-        return _Row(f"stage {sender} → {receiver}")
-    return _Row("", cell.reason)
+        return RowName(f"stage {sender} → {receiver}")
+    return RowName("", cell.reason)
 
 
 def _add(sums: CommSums, more: CommSums, divisor: float) -> None:
@@ -262,7 +269,7 @@ def _communication(cells: _Cells, exposed_ns: int, facts: _AxisFacts) -> Communi
     hidden_ns = round(sum(sums.hidden for sums in cells.values()))
     exposed = iv.rounded_to([sums.exposed for sums in cells.values()], exposed_ns) if cells else []
     hidden = iv.rounded_to([sums.hidden for sums in cells.values()], hidden_ns) if cells else []
-    rows: dict[_Row, _Total] = defaultdict(_Total)
+    rows: dict[RowName, _Total] = defaultdict(_Total)
     axes: dict[str, _Total] = defaultdict(_Total)
     for ((row, axis, collective), sums), exposed_part, hidden_part in zip(
         cells.items(), exposed, hidden, strict=True

@@ -127,6 +127,16 @@ class CommUnattributed(Struct, frozen=True, kw_only=True):
     axes: Mapping[str, int]
 
 
+class CommGroupResult(Struct, frozen=True, kw_only=True):
+    """Calls on one process group that are of one axis; `inferred`: nothing names the group."""
+
+    group: str
+    axis: str
+    inferred: bool
+    group_size: int | None  # None: not known
+    collectives: tuple[str, ...]  # kinds of calls
+
+
 class Communication(Struct, frozen=True, kw_only=True):
     """All communication of the mean step, averaged over ranks.
 
@@ -289,5 +299,6 @@ class RunAnalysis(Struct, frozen=True, kw_only=True):
     waits: WaitAnalysis | None = None
     critical_paths: tuple[CriticalPath, ...] = ()  # one per window and step
     communication: Communication | None = None  # None: no step was traced
+    process_groups: tuple[CommGroupResult, ...] = ()  # on which the traced steps communicate
     framework: str = "torch"  # that trained, "keras-jax" with Keras's backend; torch where none is recorded
     remarks: tuple[str, ...] = ()  # what probes and readers noted of the training, a sentence each

@@ -42,7 +42,14 @@ from perfscope.analysis.missing_reasons import (
 from perfscope.analysis.provenance import provenance
 from perfscope.analysis.rank_facts import framework_of, num_devices, world_size
 from perfscope.analysis.ranks import RankFiles, TraceRecord, read_ranks
-from perfscope.analysis.results import Communication, LayerResult, Quantiles, RankResult, RunAnalysis
+from perfscope.analysis.results import (
+    CommGroupResult,
+    Communication,
+    LayerResult,
+    Quantiles,
+    RankResult,
+    RunAnalysis,
+)
 from perfscope.analysis.server import server_load
 from perfscope.analysis.source import RunSource
 from perfscope.analysis.spans import WindowFacts, window_facts
@@ -63,6 +70,7 @@ class _Figures(Struct, frozen=True, kw_only=True):
     comm: CommAnalysis
     layers: tuple[LayerResult, ...]
     communication: Communication | None
+    process_groups: tuple[CommGroupResult, ...]
     machine: MachineAnalysis | None
     hosts: Sequence[Host]
     why: Why
@@ -83,7 +91,7 @@ def analyze_run(source: RunSource) -> RunAnalysis:
     comm = analyze_collectives(
         ranks.traces.comm, ranks.hosts, world_size(source.run, records), num_devices(records)
     )
-    ranks, communication = with_communication(source, ranks, comm.collectives)
+    ranks, communication, groups = with_communication(source, ranks, comm.collectives)
     no_layers_text = advice.training(records).no_layers
     layers, no_layers = layer_results(ranks.traces.layers, communication, no_layers_text)
     step_ns = _step_time(ranks.steps)
@@ -109,6 +117,7 @@ def analyze_run(source: RunSource) -> RunAnalysis:
         comm=comm,
         layers=layers,
         communication=communication,
+        process_groups=groups,
         machine=machine,
         hosts=hosts,
         why=why,
@@ -218,6 +227,7 @@ def _analysis(source: RunSource, figures: _Figures) -> RunAnalysis:
         waits=why.waits,
         critical_paths=why.critical_paths,
         communication=figures.communication,
+        process_groups=figures.process_groups,
         framework=framework_of(records),
         samples_per_step=speed.samples_per_step,
         tokens_per_s=speed.tokens_per_s,
