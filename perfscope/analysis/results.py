@@ -22,7 +22,7 @@ from perfscope.messages.findings.facts import Basis
 from perfscope.rundir.records import RunRecord
 from perfscope.vocabulary.communication import Unattributed
 from perfscope.vocabulary.findings import FindingKind
-from perfscope.vocabulary.links import LinkClass
+from perfscope.vocabulary.links import LinkClass, NoLink
 
 
 class Quantiles(Struct, frozen=True, kw_only=True):
@@ -94,7 +94,8 @@ class CommByAxis(Struct, frozen=True, kw_only=True):
         axis: name of the axis, or of the group where its axis is not known.
         inferred: from the calls, because nothing names it.
         group_size: ranks of a group; None: the groups have several sizes, or it is not known.
-        link_class: that the group's bytes go over; None: not known.
+        link_class: that the group's bytes go over; None: not known, for the reason `no_link`.
+        ports: of the hosts, over which they go; () = not known, or not from host to host.
         calls: per rank.
         bytes: S of METRICS §2; None: the trace has no size.
         busbw_bytes_per_s: while data moves, waits not counted; None: no call was matched across ranks.
@@ -108,6 +109,8 @@ class CommByAxis(Struct, frozen=True, kw_only=True):
     inferred: bool
     group_size: int | None
     link_class: LinkClass | None
+    no_link: NoLink | None
+    ports: tuple[str, ...]
     calls: float
     bytes: int | None
     busbw_bytes_per_s: float | None

@@ -18,7 +18,7 @@ from perfscope.analysis.bench import BenchResult, bench_result
 from perfscope.analysis.bench_traced import traced_figures
 from perfscope.analysis.clocks.wall import step_notes
 from perfscope.analysis.collectives import CommAnalysis, analyze_collectives
-from perfscope.analysis.communication_of_run import with_communication
+from perfscope.analysis.communication_of_run import with_communication, with_ports
 from perfscope.analysis.diagnosis import Why, analyze_why
 from perfscope.analysis.findings import Evidence, find
 from perfscope.analysis.findings.ranks import UNEVEN
@@ -104,6 +104,7 @@ def analyze_run(source: RunSource) -> RunAnalysis:
         samples_per_step=speed.mean_samples,
     )
     machine, hosts = analyze_machine(source, training)
+    communication = with_ports(communication, machine.wire if machine is not None else ())
     why = analyze_why(source, ranks, comm, step_ns.median if step_ns else None, (machine, hosts))
     bench, no_bench = _bench(source, ranks, comm, no_window)
     speed = _speed_of_run(speed, bench)
