@@ -195,6 +195,13 @@ def test_gradients_of_earlier_passes_are_not_the_buckets(tmp_path: Path) -> None
     assert exposed(analyzed(tmp_path, *forward(["a", "b"]), *passes, **PAIR)) == {"a": 20_000, "b": 40_000}
 
 
+def test_an_all_reduce_in_a_layer_is_no_bucket(tmp_path: Path) -> None:
+    """Tensor parallelism: the backward pass of the second layer reduces, after the first gradient."""
+    events = [*forward(["a", "b"]), *backward([100, 200], 300)]
+    inside = span("c10d::allreduce_", 122, 2, tid=AUTOGRAD)
+    assert exposed(analyzed(tmp_path, *events, inside, **PAIR)) == {"a": 20_000, "b": 40_000}
+
+
 @pytest.mark.parametrize(
     ("layers", "reduced", "reason"),
     [(["a", "b"], 301, Unattributed.NO_BUCKETS), ([], 300, Unattributed.NO_LAYERS)],
