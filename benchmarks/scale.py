@@ -1,6 +1,9 @@
 """Analysis of a run of many ranks: CPU time and peak memory (DESIGN §8: 1,024 ranks < 60 s, < 2 GB).
 
-    python benchmarks/scale.py [--ranks 1024] [--layers 60] [--steps 200] [--keep DIR]
+    python benchmarks/scale.py [--ranks 1024] [--layers 60] [--axes 1] [--steps 200] [--keep DIR]
+
+With several axes, each rank makes a call per layer on a group of eight ranks of each axis but the first,
+which reduces the gradients.
 
 Writes a made-up run (steps and timelines in the formats of a real one), then analyses it in a process of its
 own, so that the memory shown is the analysis's and not the generator's. Times are for this machine, now.
@@ -30,7 +33,21 @@ STEP_NS = 40_000_000
 BUCKETS = 6
 
 
-def build(path: Path, num_ranks: int, num_layers: int, num_steps: int) -> int:
+AXES = ("dp", "tp", "cp", "ep")
+GROUP_RANKS = 8
+
+
+def groups_of(rank: int, num_axes: int) -> list[dict[str, object]]:
+    """The groups of a rank along each axis but the first: ranks with a stride of 1, 8, 64."""
+    groups: list[dict[str, object]] = []
+    for axis, stride in zip(AXES[1:num_axes], (1, 8, 64), strict=False):
+        first = rank - rank // stride % GROUP_RANKS * stride
+        ranks = [first + part * stride for part in range(GROUP_RANKS)]
+        groups.append({"pg_name": f"{axis}-{first}", "pg_desc": f"mesh_{axis}", "ranks": ranks})
+    return groups
+
+
+def build(path: Path, num_ranks: int, num_layers: int, num_steps: int, num_axes: int) -> int:
     """Writes the run; returns how many spans it has."""
     manifest = {"schema_version": 1, "origin": "run", "world_size": num_ranks, "expected_ranks": num_ranks}
     (path / "derived" / "timeline").mkdir(parents=True)
@@ -47,7 +64,7 @@ def build(path: Path, num_ranks: int, num_layers: int, num_steps: int) -> int:
     spans = 0
     for rank in range(num_ranks):
         _raw(path, rank, num_ranks, num_steps, layers, rng)
-        spans += _derived(path, rank, num_layers, params, rng)
+        spans += _derived(path, rank, num_layers, params, rng, groups_of(rank, num_axes))
     return spans
 
 
@@ -77,9 +94,18 @@ def _raw(
     (folder / "steps.jsonl").write_text("\n".join(lines) + "\n")
 
 
-def _derived(path: Path, rank: int, num_layers: int, params: int, rng: np.random.Generator) -> int:
+def _derived(
+    path: Path,
+    rank: int,
+    num_layers: int,
+    params: int,
+    rng: np.random.Generator,
+    groups: list[dict[str, object]],
+) -> int:
     """One window of three steps: forward, backward, buckets all-reduced beside it, optimizer."""
-    table = pa.concat_tables([_step(rank, step, num_layers, params, rng) for step in range(WINDOW_STEPS)])
+    steps = [_step(rank, step, num_layers, params, rng) for step in range(WINDOW_STEPS)]
+    of_layers = [_calls(rank, step, num_layers, groups, rng) for step in range(WINDOW_STEPS) if groups]
+    table = pa.concat_tables([*steps, *of_layers]).sort_by("start_ns")
     name = f"rank-{rank:05d}-window-000"
     pq.write_table(table, path / "derived" / "timeline" / f"{name}.parquet", compression="lz4")
     lanes = [(MAIN, "main"), (BACKEND, "backend")]
@@ -88,6 +114,7 @@ def _derived(path: Path, rank: int, num_layers: int, params: int, rng: np.random
         "window": 0,
         "host": f"node{rank // 8:03d}",
         "source": {"path": f"ranks/{rank}/windows/0.json.gz"},
+        "groups": groups and [{"pg_name": "0", "pg_desc": "mesh_dp"}, *groups],
         "events_read": table.num_rows,
         "events_kept": table.num_rows,
         "step_source": "perfscope",
@@ -140,10 +167,44 @@ def _step(rank: int, step: int, num_layers: int, params: int, rng: np.random.Gen
         "in_bytes": [*nothing, *[num_layers * params * 4 // BUCKETS] * BUCKETS],
         "dtype": [*nothing, *["float"] * BUCKETS],
     }
+    return _table(values, num)
+
+
+def _table(values: dict[str, object], num: int) -> pa.Table:
     empty = [None] * num
     return pa.table(
         {field.name: pa.array(values.get(field.name, empty), field.type) for field in TIMELINE}, TIMELINE
     )
+
+
+def _calls(
+    rank: int, step: int, num_layers: int, groups: list[dict[str, object]], rng: np.random.Generator
+) -> pa.Table:
+    """A call per layer and group, one after the other behind the layer's forward operators."""
+    per_op = STEP_NS // (num_layers * 8)
+    layer, place = (part.ravel() for part in np.mgrid[:num_layers, : len(groups)])
+    num, part = len(layer), per_op // len(groups)
+    values: dict[str, object] = {
+        "start_ns": EPOCH + step * STEP_NS + (2 * layer + 1) * per_op + place * part,
+        "dur_ns": part - rng.integers(0, 1000, num),
+        "rank": np.full(num, rank),
+        "window": np.zeros(num, dtype=int),
+        "step": np.full(num, 3 + step),
+        "device": np.full(num, -1),
+        "lane": BACKEND + 1 + place,
+        "depth": np.zeros(num, dtype=int),
+        "kind": ["comm"] * num,
+        "phase": ["forward"] * num,
+        "layer": [f"features.{k}" for k in layer.tolist()],
+        "name": ["gloo:all_reduce"] * num,
+        "collective": ["all_reduce"] * num,
+        "group": [groups[k]["pg_name"] for k in place.tolist()],
+        "group_size": np.full(num, GROUP_RANKS),
+        "seq": step * num_layers + layer,
+        "in_bytes": np.full(num, 1 << 20),
+        "dtype": ["float"] * num,
+    }
+    return _table(values, num)
 
 
 def analyze(path: Path) -> None:
@@ -173,6 +234,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--ranks", type=int, default=1024)
     parser.add_argument("--layers", type=int, default=60)
+    parser.add_argument("--axes", type=int, default=1, choices=range(1, 5))
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--keep", type=Path, help="write the run here and keep it")
     parser.add_argument("--analyze", type=Path, help=argparse.SUPPRESS)
@@ -183,7 +245,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         path = options.keep or Path(scratch) / "run"
         path.mkdir(parents=True, exist_ok=True)
-        spans = build(path, options.ranks, options.layers, options.steps)
+        spans = build(path, options.ranks, options.layers, options.steps, options.axes)
         print(f"made           {options.ranks} ranks, {spans} spans, {options.steps} steps each", flush=True)
         subprocess.run([sys.executable, __file__, "--analyze", str(path)], check=True)
 

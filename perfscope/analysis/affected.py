@@ -23,6 +23,7 @@ _OF_WINDOWS = (
         "breakdown_of",
         "layers",
         "communication",
+        "process_groups",
         "collectives",
         "provenance",
         "machine",
@@ -68,7 +69,10 @@ def affected_by(path: str) -> Affected:
     if name == layout.STEPS_JSONL:
         return Affected(paths=(file, *_OF_STEPS), words=files.STEPS)
     if name == layout.LAYERS_JSON:
-        return Affected(paths=("layers", "machine", "findings", *_CAUSES), words=files.LAYERS)
+        return Affected(
+            paths=("layers", "communication", "process_groups", "machine", "findings", *_CAUSES),
+            words=files.LAYERS,
+        )
     if name in (layout.WINDOWS, layout.WINDOWS_JSONL):
         return Affected(paths=(file, *_OF_WINDOWS), words=files.WINDOWS)
     if name == layout.ERRORS_JSONL:

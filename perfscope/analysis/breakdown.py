@@ -42,6 +42,7 @@ from perfscope.analysis.spans import (
     Spans,
     StepSpan,
     WindowFacts,
+    owning_step,
     spans_of,
     whole_numbers,
 )
@@ -108,6 +109,18 @@ def analyzed_steps(spans: Spans, facts: WindowFacts) -> tuple[StepSpan, ...]:
     step = facts.steps[0].step if facts.steps else -1
     start, end = int(spans.start[rows].min()), int(spans.end[rows].max())
     return (StepSpan(step=step, start_ns=start, end_ns=end),)
+
+
+def in_steps(table: pa.Table, facts: WindowFacts) -> Mask:
+    """Spans that belong to a step, shape (n,); all of a window without step marks.
+
+    Args:
+        table: as `owning_step` wants it.
+        facts: of the window.
+    """
+    marked = bool(facts.steps) and not facts.whole_file
+    result: Mask = owning_step(table) >= 0 if marked else np.ones(table.num_rows, dtype=bool)
+    return result
 
 
 def activity(spans: Spans, facts: WindowFacts) -> Activity:

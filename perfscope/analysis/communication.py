@@ -99,6 +99,7 @@ class ModelParams(Struct, frozen=True, kw_only=True):
 class _Calls(Struct, frozen=True, eq=False):
     """Communication of one window; every field has shape (n,)."""
 
+    row: NDArray[np.int64]
     collective: NDArray[np.str_]
     group: NDArray[np.int64]  # index into the window's groups
     layer: NDArray[np.int32]  # -1 = none
@@ -120,9 +121,18 @@ class _Calls(Struct, frozen=True, eq=False):
         return _Calls(*(getattr(self, name)[rows] for name in self.__struct_fields__))
 
 
-class RankComm(Struct):
-    """Communication of one rank, window by window."""
+class LabeledCall(NamedTuple):
+    """What one call, a row of its window, belongs to; several entries where it serves several layers."""
 
+    row: int
+    cell: CommCell
+    share: float
+
+
+class RankComm(Struct):
+    """Communication of one rank, window by window; `labels`: of every single call, where asked for."""
+
+    labels: list[LabeledCall] | None = None
     cells: dict[CommCell, CommSums] = field(default_factory=lambda: defaultdict(CommSums))
     uses: dict[CommGroup, GroupUse] = field(default_factory=lambda: defaultdict(GroupUse))
 
@@ -205,6 +215,10 @@ class RankComm(Struct):
         ]
         for (group, name, layer), *values in zip(cells.tolist(), *sums, strict=True):
             self._take(CommCell(groups[group], str(names[name]), layers[layer]), values)
+        if self.labels is not None:
+            for row, (group, name, layer) in zip(calls.row.tolist(), keys.tolist(), strict=True):
+                cell = CommCell(groups[group], str(names[name]), layers[layer])
+                self.labels.append(LabeledCall(row, cell, 1.0))
 
     def _add_step(
         self, calls: _Calls, groups: Sequence[CommGroup], model: ModelParams, recorded: RecordedBuckets
@@ -242,7 +256,7 @@ class RankComm(Struct):
             int(calls.peer[row]),
             collective == "send",
         )
-        self._take(cell, _values(calls, row))
+        self._take(cell, _values(calls, row), int(calls.row[row]))
 
     def _add_row(
         self,
@@ -255,9 +269,11 @@ class RankComm(Struct):
         share: float = 1.0,
     ) -> None:
         cell = CommCell(groups[int(calls.group[row])], str(calls.collective[row]), layer, reason)
-        self._take(cell, [share * value for value in _values(calls, row)])
+        self._take(cell, [share * value for value in _values(calls, row)], int(calls.row[row]), share)
 
-    def _take(self, cell: CommCell, values: Sequence[float]) -> None:
+    def _take(self, cell: CommCell, values: Sequence[float], row: int = -1, share: float = 1.0) -> None:
+        if self.labels is not None and row >= 0:
+            self.labels.append(LabeledCall(row, cell, share))
         sums = self.cells[cell]
         for name, value in zip(CommSums.__struct_fields__, values, strict=True):
             setattr(sums, name, getattr(sums, name) + value)
@@ -368,6 +384,7 @@ def _calls(
     launch = whole_numbers(table, "launch_ns")[rows]
     has_elements = (in_bytes >= 0) & (width > 0)
     return _Calls(
+        row=rows,
         collective=collective,
         group=group_of,
         layer=layer[rows],

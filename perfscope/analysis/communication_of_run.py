@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from perfscope.analysis.communication_results import axes_of, rank_communication, run_communication
-from perfscope.analysis.group_axes import CommGroup, GroupAxes
+from perfscope.analysis.communication_results import Link, axes_of, rank_communication, run_communication
+from perfscope.analysis.group_axes import CommGroup, GroupAxes, GroupAxis
+from perfscope.analysis.machine.results import WireBytes
 from perfscope.analysis.rank_facts import world_size
 from perfscope.analysis.ranks import RankFiles
-from perfscope.analysis.results import CollectiveResult, Communication
+from perfscope.analysis.results import CollectiveResult, CommGroupResult, Communication
 from perfscope.analysis.source import RunSource
 from perfscope.rundir.scheme_records import SchemeRecord
-from perfscope.vocabulary.links import LinkClass
+from perfscope.vocabulary.links import BETWEEN_HOSTS, LinkClass, NoLink
 
 
 def with_communication(
     source: RunSource, ranks: RankFiles, collectives: Sequence[CollectiveResult]
-) -> tuple[RankFiles, Communication | None]:
-    """The ranks with their own communication, and that of the mean rank.
+) -> tuple[RankFiles, Communication | None, tuple[CommGroupResult, ...]]:
+    """The ranks with their own communication, that of the mean rank, and the groups with their axes.
 
     Args:
         source: the run.
@@ -34,21 +35,41 @@ def with_communication(
         ranks.traces.descriptions,
         world_size(source.run, source.rank_records),
     )
+    groups = {group: use.collectives for group, use in comm.uses.items()}
+    links = _links(source.run.scheme, groups, axes, ranks)
     exposed = {
         result.rank: result.breakdown_ns.exposed_comm
         for result in ranks.results
         if result.breakdown_ns is not None
     }
     results = tuple(
-        replace(result, communication=rank_communication(comm, result.rank, axes, exposed[result.rank]))
+        replace(
+            result, communication=rank_communication(comm, result.rank, axes, exposed[result.rank], links)
+        )
         if result.rank in exposed
         else result
         for result in ranks.results
     )
-    groups = {group: use.collectives for group, use in comm.uses.items()}
-    links = _links(source.run.scheme, groups, axes, ranks)
     whole = run_communication(comm, axes, exposed, collectives, links)
-    return replace(ranks, results=results), whole
+    return replace(ranks, results=results), whole, _results(groups, axes)
+
+
+def _results(groups: Mapping[CommGroup, Collection[str]], axes: GroupAxes) -> tuple[CommGroupResult, ...]:
+    """Of every group, the kinds of calls of each axis; in order of axis and name."""
+    kinds: dict[tuple[GroupAxis, CommGroup], list[str]] = defaultdict(list)
+    for group, collectives in groups.items():
+        for collective in collectives:
+            kinds[axes.of(group, collective), group].append(collective)
+    return tuple(
+        CommGroupResult(
+            group=group.name,
+            axis=axis.name,
+            inferred=axis.inferred,
+            group_size=group.size or None,
+            collectives=tuple(sorted(collectives)),
+        )
+        for (axis, group), collectives in sorted(kinds.items())
+    )
 
 
 def _links(
@@ -56,24 +77,57 @@ def _links(
     groups: Mapping[CommGroup, Collection[str]],
     axes: GroupAxes,
     ranks: RankFiles,
-) -> dict[str, LinkClass]:
-    """Axis -> class of its links: the scheme's prediction, else what the hosts of its groups leave open.
+) -> dict[str, Link]:
+    """Axis -> its links: the scheme's prediction, else what the hosts of its groups leave open.
 
-    Between devices of one host it is not known.
+    Of an axis with groups of several kinds the kind that reaches furthest counts.
     """
-    links = _predicted_links(scheme) if scheme is not None else {}
+    predicted = _predicted_links(scheme) if scheme is not None else {}
     has_devices = any(result.device_ns is not None for result in ranks.results)
-    hosts = ranks.hosts
+    links: dict[str, Link] = {}
     for group, collectives in groups.items():
-        members = group.members or (tuple(hosts) if group.size == len(hosts) else ())
-        if not members or any(rank not in hosts for rank in members):
-            continue
-        is_inside = len({hosts[rank] for rank in members}) == 1
-        if not is_inside or not has_devices:
-            link = LinkClass.LOOPBACK if is_inside else LinkClass.ETHERNET
-            for collective in collectives:
-                links.setdefault(axes.of(group, collective).name, link)
-    return links
+        members = group.members or (tuple(ranks.hosts) if group.size == len(ranks.hosts) else ())
+        link = _link_of({ranks.hosts.get(rank, "") for rank in members}, has_devices=has_devices)
+        for axis in {axes.of(group, collective).name for collective in collectives}:
+            links[axis] = max(link, links.get(axis, link), key=_REACH.index)
+    return links | {axis: Link(link) for axis, link in predicted.items()}
+
+
+def _link_of(hosts: Collection[str], *, has_devices: bool) -> Link:
+    """Of a group whose ranks are on these hosts; "" = a host is not known."""
+    if not hosts:
+        return Link(None, NoLink.NO_MEMBERS)
+    if "" in hosts:
+        return Link(None, NoLink.NO_HOSTS)
+    if len(hosts) > 1:
+        return Link(None, NoLink.BETWEEN_HOSTS)
+    return Link(None, NoLink.BETWEEN_DEVICES) if has_devices else Link(LinkClass.LOOPBACK)
+
+
+_REACH = (
+    *(Link(LinkClass.LOOPBACK), Link(None, NoLink.BETWEEN_DEVICES), Link(None, NoLink.BETWEEN_HOSTS)),
+    *(Link(None, NoLink.NO_HOSTS), Link(None, NoLink.NO_MEMBERS)),
+)
+
+
+def with_ports(communication: Communication | None, wire: Iterable[WireBytes]) -> Communication | None:
+    """Axes between hosts with the links that carried the run's bytes from host to host, by their counters.
+
+    Args:
+        communication: of the run.
+        wire: of the run's hosts.
+    """
+    carried = {entry.link_class: entry.links for entry in wire if entry.link_class in BETWEEN_HOSTS}
+    if communication is None or len(carried) != 1:
+        return communication
+    ((link, ports),) = carried.items()
+    axes = [
+        replace(entry, link_class=link, no_link=None, ports=ports)
+        if entry.no_link is NoLink.BETWEEN_HOSTS or entry.link_class in BETWEEN_HOSTS
+        else entry
+        for entry in communication.by_axis
+    ]
+    return replace(communication, by_axis=tuple(axes))
 
 
 def _predicted_links(scheme: SchemeRecord) -> dict[str, LinkClass]:

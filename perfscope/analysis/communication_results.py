@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from msgspec import Struct, field
 
@@ -29,7 +30,7 @@ from perfscope.vocabulary.axes import Axis
 from perfscope.vocabulary.causes import Cause
 from perfscope.vocabulary.communication import Unattributed
 from perfscope.vocabulary.figures import Figure
-from perfscope.vocabulary.links import LinkClass
+from perfscope.vocabulary.links import LinkClass, NoLink
 
 _ENOUGH_MATCHED = 0.9  # share of an axis' calls without which it has no waits and transfers
 
@@ -49,14 +50,21 @@ class RunComm(Struct):
         return uses
 
 
-class _Row(Struct, frozen=True):
+class Link(NamedTuple):
+    """The class of an axis' links, or why it is not known."""
+
+    link_class: LinkClass | None
+    no_link: NoLink | None = None
+
+
+class RowName(Struct, frozen=True):
     """What a cell is of: a layer, the boundary of two pipeline stages, or nothing, for `reason`."""
 
     name: str
     reason: Unattributed | None = None
 
 
-_Cells = dict[tuple[_Row, str, str], CommSums]  # by row, axis and collective
+_Cells = dict[tuple[RowName, str, str], CommSums]  # by row, axis and collective
 
 
 def axes_of(
@@ -73,7 +81,9 @@ def axes_of(
     return GroupAxes(scheme, descriptions, run.uses, world_size)
 
 
-def rank_communication(run: RunComm, rank: int, axes: GroupAxes, exposed_ns: int) -> Communication | None:
+def rank_communication(
+    run: RunComm, rank: int, axes: GroupAxes, exposed_ns: int, links: Mapping[str, Link]
+) -> Communication | None:
     """Of one rank, without waits and transfers, which take several ranks to know.
 
     Args:
@@ -81,6 +91,7 @@ def rank_communication(run: RunComm, rank: int, axes: GroupAxes, exposed_ns: int
         rank: whose.
         axes: of the groups.
         exposed_ns: of the rank's mean breakdown.
+        links: by axis.
 
     Returns:
         None where the rank has no step.
@@ -89,7 +100,7 @@ def rank_communication(run: RunComm, rank: int, axes: GroupAxes, exposed_ns: int
     if not num_steps:
         return None
     cells = _cells(comm, rank, num_steps, axes)
-    return _communication(cells, exposed_ns, _AxisFacts(axes, comm.cells))
+    return _communication(cells, exposed_ns, _AxisFacts(axes, comm.cells, links))
 
 
 def run_communication(
@@ -97,7 +108,7 @@ def run_communication(
     axes: GroupAxes,
     exposed_ns: Mapping[int, int],
     collectives: Sequence[CollectiveResult],
-    links: Mapping[str, LinkClass],
+    links: Mapping[str, Link],
 ) -> Communication | None:
     """Of the mean rank.
 
@@ -106,7 +117,7 @@ def run_communication(
         axes: of the groups.
         exposed_ns: rank -> that of its mean breakdown.
         collectives: waits and transfers, summed over the windows.
-        links: axis -> the class of its links, where it is known.
+        links: by axis.
 
     Returns:
         None where no rank has a step.
@@ -122,9 +133,8 @@ def run_communication(
     for comm, num_steps in traced.values():
         for cell, sums in comm.cells.items():
             calls[cell.group.name, cell.collective] += sums.num_calls / num_steps / len(traced)
-    facts = _AxisFacts(axes, (cell for comm, _ in traced.values() for cell in comm.cells))
+    facts = _AxisFacts(axes, (cell for comm, _ in traced.values() for cell in comm.cells), links)
     facts.add_times(collectives, calls)
-    facts.links = links
     return _communication(cells, round(sum(exposed_ns[rank] for rank in traced) / len(traced)), facts)
 
 
@@ -156,14 +166,10 @@ class _Times(Struct):
 
 
 class _AxisFacts:
-    """What is known of each axis beside its calls.
+    """What is known of each axis beside its calls."""
 
-    Attributes:
-        links: axis -> class of its links.
-    """
-
-    def __init__(self, axes: GroupAxes, cells: Iterable[CommCell]) -> None:
-        self.links: Mapping[str, LinkClass] = {}
+    def __init__(self, axes: GroupAxes, cells: Iterable[CommCell], links: Mapping[str, Link]) -> None:
+        self._links = links
         self._axes = axes
         self._kinds: dict[str, set[tuple[CommGroup, str]]] = defaultdict(set)  # of calls, by axis
         for cell in cells:
@@ -202,12 +208,14 @@ class _AxisFacts:
         """The axis with these calls."""
         kinds = self._kinds[axis]
         sizes = {group.size for group, _ in kinds}
-        times = self._times.get(axis)
+        times, link = self._times.get(axis), self._links.get(axis, Link(None, NoLink.NO_MEMBERS))
         return CommByAxis(
             axis=axis,
             inferred=any(self._axes.of(*kind).inferred for kind in kinds),
             group_size=(next(iter(sizes)) or None) if len(sizes) == 1 else None,
-            link_class=self.links.get(axis),
+            link_class=link.link_class,
+            no_link=link.no_link,
+            ports=(),
             calls=sums.num_calls,
             bytes=_bytes(sums),
             busbw_bytes_per_s=times.busbw_bytes_per_s if times else None,
@@ -223,19 +231,26 @@ def _cells(comm: RankComm, rank: int, num_steps: int, axes: GroupAxes) -> _Cells
     cells: _Cells = defaultdict(CommSums)
     for cell, sums in comm.cells.items():
         axis = axes.of(cell.group, cell.collective).name
-        _add(cells[_row(cell, rank, axis), axis, cell.collective], sums, num_steps)
+        _add(cells[row_name(cell, rank, axis), axis, cell.collective], sums, num_steps)
     return cells
 
 
-def _row(cell: CommCell, rank: int, axis: str) -> _Row:
+def row_name(cell: CommCell, rank: int, axis: str) -> RowName:
+    """Where a cell is summed up.
+
+    Args:
+        cell: of the rank.
+        rank: whose.
+        axis: of the cell's calls.
+    """
     if cell.layer is not None:
-        return _Row(cell.layer)
+        return RowName(cell.layer)
     members = cell.group.members
     if axis == Axis.PP and rank in members and cell.peer in members:
         stages = members.index(rank), members.index(cell.peer)
         sender, receiver = stages if cell.sends else stages[::-1]
-        return _Row(f"stage {sender} → {receiver}")
-    return _Row("", cell.reason)
+        return RowName(f"stage {sender} → {receiver}")
+    return RowName("", cell.reason)
 
 
 def _add(sums: CommSums, more: CommSums, divisor: float) -> None:
@@ -262,7 +277,7 @@ def _communication(cells: _Cells, exposed_ns: int, facts: _AxisFacts) -> Communi
     hidden_ns = round(sum(sums.hidden for sums in cells.values()))
     exposed = iv.rounded_to([sums.exposed for sums in cells.values()], exposed_ns) if cells else []
     hidden = iv.rounded_to([sums.hidden for sums in cells.values()], hidden_ns) if cells else []
-    rows: dict[_Row, _Total] = defaultdict(_Total)
+    rows: dict[RowName, _Total] = defaultdict(_Total)
     axes: dict[str, _Total] = defaultdict(_Total)
     for ((row, axis, collective), sums), exposed_part, hidden_part in zip(
         cells.items(), exposed, hidden, strict=True

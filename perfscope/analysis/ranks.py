@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import numpy as np
 import pyarrow as pa
 from msgspec import Struct, field
 
@@ -19,7 +18,7 @@ from perfscope.analysis.missing import Missing, missing_figure
 from perfscope.analysis.rank_facts import runs_ahead
 from perfscope.analysis.results import DeviceBreakdown, RankResult
 from perfscope.analysis.source import RunSource
-from perfscope.analysis.spans import WindowFacts, owning_step, spans_of, whole_numbers
+from perfscope.analysis.spans import WindowFacts, spans_of, whole_numbers
 from perfscope.analysis.steps import RankSteps, quantiles, rank_steps
 from perfscope.analysis.waits.stragglers import RankStepTimes, step_times
 from perfscope.errors import RunDirectoryError
@@ -155,7 +154,7 @@ def _read_windows(
         if table is None or not table.num_rows:
             continue
         num_unmarked += facts.whole_file or not facts.steps
-        members = {**groups, **facts.groups}
+        members = {**groups, **facts.groups}  # as in call_labels
         traces.comm.add(table, facts.rank, facts.window, members)
         traces.descriptions.update(facts.descriptions)
         total, device = _analyze_window(table, facts, layers, traces.lines, members, idle)
@@ -180,9 +179,7 @@ def _analyze_window(
     if selected.any():
         idle.add_window(table, spans, selected, facts.lanes_with("main"))
         host_wait = bd.device_gaps(spans, whole_numbers(table, "launch_ns"), selected).host_wait
-    marked = bool(facts.steps) and not facts.whole_file
-    in_steps = owning_step(table) >= 0 if marked else np.ones(table.num_rows, dtype=bool)
-    layers.add(table, spans, act, steps, in_steps, members)
+    layers.add(table, spans, act, steps, bd.in_steps(table, facts), members)
     lines.add(table, spans, act, steps, (facts.rank, facts.window, facts.host))
     return bd.step_totals(act, steps, host_wait), bd.device_breakdown(table, selected)
 

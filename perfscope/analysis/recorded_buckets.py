@@ -107,7 +107,7 @@ def _of_thread(
     ):
         if accumulates:
             gradients.append((computed_by, num_bytes))
-        elif not reduces:
+        elif not reduces or of_layer >= 0:  # tensor parallelism reduces in a layer, between the gradients
             computed_by = of_layer
         elif gradients:
             found.append((start, end, gradients))

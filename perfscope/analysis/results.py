@@ -24,6 +24,7 @@ from perfscope.vocabulary.communication import Unattributed
 from perfscope.vocabulary.findings import FindingKind
 from perfscope.vocabulary.host_activity import HostActivity
 from perfscope.vocabulary.links import LinkClass
+from perfscope.vocabulary.links import LinkClass, NoLink
 
 
 class Quantiles(Struct, frozen=True, kw_only=True):
@@ -120,7 +121,8 @@ class CommByAxis(Struct, frozen=True, kw_only=True):
         axis: name of the axis, or of the group where its axis is not known.
         inferred: from the calls, because nothing names it.
         group_size: ranks of a group; None: the groups have several sizes, or it is not known.
-        link_class: that the group's bytes go over; None: not known.
+        link_class: that the group's bytes go over; None: not known, for the reason `no_link`.
+        ports: of the hosts, over which they go; () = not known, or not from host to host.
         calls: per rank.
         bytes: S of METRICS §2; None: the trace has no size.
         busbw_bytes_per_s: while data moves, waits not counted; None: no call was matched across ranks.
@@ -134,6 +136,8 @@ class CommByAxis(Struct, frozen=True, kw_only=True):
     inferred: bool
     group_size: int | None
     link_class: LinkClass | None
+    no_link: NoLink | None
+    ports: tuple[str, ...]
     calls: float
     bytes: int | None
     busbw_bytes_per_s: float | None
@@ -151,6 +155,16 @@ class CommUnattributed(Struct, frozen=True, kw_only=True):
     calls: float
     collectives: Mapping[str, int]
     axes: Mapping[str, int]
+
+
+class CommGroupResult(Struct, frozen=True, kw_only=True):
+    """Calls on one process group that are of one axis; `inferred`: nothing names the group."""
+
+    group: str
+    axis: str
+    inferred: bool
+    group_size: int | None  # None: not known
+    collectives: tuple[str, ...]  # kinds of calls
 
 
 class Communication(Struct, frozen=True, kw_only=True):
@@ -316,5 +330,6 @@ class RunAnalysis(Struct, frozen=True, kw_only=True):
     waits: WaitAnalysis | None = None
     critical_paths: tuple[CriticalPath, ...] = ()  # one per window and step
     communication: Communication | None = None  # None: no step was traced
+    process_groups: tuple[CommGroupResult, ...] = ()  # on which the traced steps communicate
     framework: str = "torch"  # that trained, "keras-jax" with Keras's backend; torch where none is recorded
     remarks: tuple[str, ...] = ()  # what probes and readers noted of the training, a sentence each

@@ -18,7 +18,7 @@ from perfscope.analysis.bench import BenchResult, bench_result
 from perfscope.analysis.bench_traced import traced_figures
 from perfscope.analysis.clocks.wall import step_notes
 from perfscope.analysis.collectives import CommAnalysis, analyze_collectives
-from perfscope.analysis.communication_of_run import with_communication
+from perfscope.analysis.communication_of_run import with_communication, with_ports
 from perfscope.analysis.diagnosis import Why, analyze_why
 from perfscope.analysis.findings import Evidence, find
 from perfscope.analysis.findings.ranks import UNEVEN
@@ -42,7 +42,14 @@ from perfscope.analysis.missing_reasons import (
 from perfscope.analysis.provenance import provenance
 from perfscope.analysis.rank_facts import framework_of, num_devices, world_size
 from perfscope.analysis.ranks import RankFiles, TraceRecord, read_ranks
-from perfscope.analysis.results import Communication, LayerResult, Quantiles, RankResult, RunAnalysis
+from perfscope.analysis.results import (
+    CommGroupResult,
+    Communication,
+    LayerResult,
+    Quantiles,
+    RankResult,
+    RunAnalysis,
+)
 from perfscope.analysis.server import server_load
 from perfscope.analysis.source import RunSource
 from perfscope.analysis.spans import WindowFacts, window_facts
@@ -63,6 +70,7 @@ class _Figures(Struct, frozen=True, kw_only=True):
     comm: CommAnalysis
     layers: tuple[LayerResult, ...]
     communication: Communication | None
+    process_groups: tuple[CommGroupResult, ...]
     machine: MachineAnalysis | None
     hosts: Sequence[Host]
     why: Why
@@ -83,7 +91,7 @@ def analyze_run(source: RunSource) -> RunAnalysis:
     comm = analyze_collectives(
         ranks.traces.comm, ranks.hosts, world_size(source.run, records), num_devices(records)
     )
-    ranks, communication = with_communication(source, ranks, comm.collectives)
+    ranks, communication, groups = with_communication(source, ranks, comm.collectives)
     no_layers_text = advice.training(records).no_layers
     layers, no_layers = layer_results(ranks.traces.layers, communication, no_layers_text)
     step_ns = _step_time(ranks.steps)
@@ -96,6 +104,7 @@ def analyze_run(source: RunSource) -> RunAnalysis:
         samples_per_step=speed.mean_samples,
     )
     machine, hosts = analyze_machine(source, training)
+    communication = with_ports(communication, machine.wire if machine is not None else ())
     why = analyze_why(source, ranks, comm, step_ns.median if step_ns else None, (machine, hosts))
     bench, no_bench = _bench(source, ranks, comm, no_window)
     speed = _speed_of_run(speed, bench)
@@ -109,6 +118,7 @@ def analyze_run(source: RunSource) -> RunAnalysis:
         comm=comm,
         layers=layers,
         communication=communication,
+        process_groups=groups,
         machine=machine,
         hosts=hosts,
         why=why,
@@ -218,6 +228,7 @@ def _analysis(source: RunSource, figures: _Figures) -> RunAnalysis:
         waits=why.waits,
         critical_paths=why.critical_paths,
         communication=figures.communication,
+        process_groups=figures.process_groups,
         framework=framework_of(records),
         samples_per_step=speed.samples_per_step,
         tokens_per_s=speed.tokens_per_s,

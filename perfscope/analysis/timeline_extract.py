@@ -7,7 +7,7 @@ left out silently: `LaneExtract.num_recorded` against the sum of `count`, and `T
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -15,8 +15,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from perfscope.analysis.call_labels import LABEL_COLUMNS, CallLabels
 from perfscope.analysis.clocks.fit import ClockFit
 from perfscope.analysis.intervals import Int64
+from perfscope.analysis.results import CommGroupResult
 from perfscope.analysis.source import RunSource
 from perfscope.analysis.spans import (
     COMM,
@@ -32,10 +34,7 @@ from perfscope.analysis.timeline_thin import Rows, fill, thin
 from perfscope.errors import RunDirectoryError
 from perfscope.rundir.schema import KINDS, PHASES
 
-COLUMNS = (
-    *("start_ns", "dur_ns", "device", "lane", "depth", "kind", "phase", "step", "name", "layer"),
-    *("flops", "bytes_read", "bytes_written", "in_bytes"),
-)
+COLUMNS = tuple(dict.fromkeys((*LABEL_COLUMNS, "depth")))
 MERGED = "several short spans"  # the name of a span that stands for several
 MAX_RANKS = 64  # rows a person can still tell apart, and a page can hold
 _ROLES = ("main", "autograd", "executor", "backend", "worker", "stream")
@@ -64,6 +63,10 @@ class LaneExtract(Struct, frozen=True, kw_only=True, eq=False):
     bytes: NDArray[np.int64]  # read + written (comm: bytes moved in), -1 = unknown
     num_recorded: int  # spans this lane has in the run's table
     num_left_out: int  # of those, neither drawn nor merged into a drawn one
+    # Of communication, as `layer`; None: not asked for.
+    axis: NDArray[np.int32] | None = None
+    group: NDArray[np.int32] | None = None
+    reason: NDArray[np.int32] | None = None  # a code: why it has no layer
 
 
 class StepMark(Struct, frozen=True, kw_only=True, eq=False):
@@ -106,6 +109,7 @@ def extract_timeline(
     span_budget: int = 60_000,
     max_ranks: int = MAX_RANKS,
     clocks: ClockFit | None = None,
+    groups: Iterable[CommGroupResult] = (),
 ) -> TimelineExtract:
     """Reads every window's timeline, thinned to `span_budget` spans in all.
 
@@ -114,6 +118,7 @@ def extract_timeline(
         span_budget: most rows in all lanes together.
         max_ranks: most ranks to draw; of more, evenly spaced ones are taken.
         clocks: puts every host's times on the reference's clock (RunAnalysis.clocks); None: as recorded.
+        groups: of the run (RunAnalysis.process_groups).
     """
     facts = [window_facts(summary) for summary in source.summaries()]
     kept = {(summary.rank, summary.window): summary.events_kept for summary in source.summaries()}
@@ -122,7 +127,7 @@ def extract_timeline(
     facts = [fact for fact in facts if fact.rank in drawn]
     counts = [kept[fact.rank, fact.window] for fact in facts]
     shares = fill([span_budget if count is None else count for count in counts], span_budget)
-    build = _Build(names={MERGED: 0})
+    build = _Build(names={MERGED: 0}, labels=CallLabels(source, groups))
     by_window: dict[int, list[tuple[WindowFacts, int]]] = defaultdict(list)
     for fact, share in zip(facts, shares, strict=True):
         by_window[fact.window].append((fact, share))
@@ -156,6 +161,7 @@ class _Build(Struct):
     """The string table grows while lanes are read."""
 
     names: dict[str, int]
+    labels: CallLabels
     resolution: int = 0
 
     def window(
@@ -171,10 +177,11 @@ class _Build(Struct):
         for facts, share in members:
             host = source.rank_records[facts.rank].host or facts.host
             try:
-                recorded_rows = self._rows(source.timeline(facts.rank, facts.window, COLUMNS))
+                table = source.timeline(facts.rank, facts.window, COLUMNS)
             except RunDirectoryError:
                 continue  # analyze_run names it among what is missing
-            rows = _aligned(recorded_rows, host, clocks)
+            table = self.labels.labeled(table, facts.rank, facts.window)
+            rows = _aligned(self._rows(table), host, clocks)
             recorded = _lane_counts(rows)
             marks += [(facts.rank, step) for step in _aligned_steps(facts, host, clocks)]
             kept, threshold = thin(rows, share, self.names[MERGED])
@@ -222,6 +229,9 @@ class _Build(Struct):
             step=whole_numbers(table, "step"),
             name=self._strings(table, "name"),
             layer=self._strings(table, "layer"),
+            axis=self._strings(table, "axis"),
+            group=np.where(kind == COMM, self._strings(table, "group"), -1),
+            reason=self._strings(table, "unattributed"),
             flops=whole_numbers(table, "flops"),
             bytes=np.where(kind == COMM, whole_numbers(table, "in_bytes"), moved),
             count=np.ones(len(start), dtype=np.int64),
@@ -282,6 +292,9 @@ def _lanes(
                 dur_ns=lane_rows.end - lane_rows.start,
                 name=lane_rows.name.astype(np.int32),
                 layer=lane_rows.layer.astype(np.int32),
+                axis=lane_rows.axis.astype(np.int32),
+                group=lane_rows.group.astype(np.int32),
+                reason=lane_rows.reason.astype(np.int32),
                 kind=lane_rows.kind.astype(np.int8),
                 phase=lane_rows.phase.astype(np.int8),
                 depth=lane_rows.depth.astype(np.int16),

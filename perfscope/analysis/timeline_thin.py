@@ -32,6 +32,9 @@ class Rows(Struct, frozen=True, kw_only=True, eq=False):
     step: Int64
     name: Int64
     layer: Int64  # -1 = none
+    axis: Int64  # of communication; -1 = none
+    group: Int64  # likewise
+    reason: Int64  # why communication has no layer; -1 = it has one, or is no communication
     flops: Int64  # -1 = unknown
     bytes: Int64  # -1 = unknown
     count: Int64  # spans this one stands for
@@ -92,7 +95,7 @@ def _melt(rows: Rows, gap: int, merged_name: int) -> Rows:
     new[1:] |= rows.start[1:] - rows.end[:-1] >= gap
     first = np.flatnonzero(new)
     count = np.add.reduceat(rows.count, first)
-    same_layer = np.minimum.reduceat(rows.layer, first) == np.maximum.reduceat(rows.layer, first)
+    common = {name: _common(getattr(rows, name), first) for name in ("layer", "axis", "group", "reason")}
     head = rows.take(first)
     return Rows(
         start=head.start,
@@ -104,11 +107,18 @@ def _melt(rows: Rows, gap: int, merged_name: int) -> Rows:
         phase=head.phase,
         step=head.step,
         name=np.where(count > 1, merged_name, head.name),
-        layer=np.where(same_layer, head.layer, -1),
         flops=_sum_known(rows.flops, first),
         bytes=_sum_known(rows.bytes, first),
         count=count,
+        **common,
     )
+
+
+def _common(values: Int64, first: NDArray[np.int64]) -> Int64:
+    """The one value of each run of values; -1 where there are several."""
+    least = np.minimum.reduceat(values, first)
+    result: Int64 = np.where(least == np.maximum.reduceat(values, first), least, -1)
+    return result
 
 
 def _sum_known(values: Int64, first: NDArray[np.int64]) -> Int64:

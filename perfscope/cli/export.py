@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +12,9 @@ import click
 from perfscope.cli.lazy_group import HELP
 
 if TYPE_CHECKING:
-    from perfscope.analysis.machine.results import CounterTrack
+    import pyarrow as pa
+
+    from perfscope.analysis.results import CommGroupResult
     from perfscope.reports.export_source import TimelinePart
     from perfscope.rundir.reader import RunReader
 
@@ -43,10 +46,12 @@ def command(run: Path | None, format_name: str, output: Path | None, force: bool
       perfscope export --format perfetto
       perfscope export my-run --format parquet -o timeline.parquet
     """
+    from perfscope.analysis.run import analyze_run
     from perfscope.cli.report import ingest, open_run
     from perfscope.errors import PerfscopeError, UsageError
     from perfscope.reports.registry import EXPORTS
     from perfscope.rundir.files import write_aside, write_into_run
+    from perfscope.rundir.reader import RunReader
     from perfscope.units import format_bytes, format_count
 
     if output == Path("-"):
@@ -56,31 +61,30 @@ def command(run: Path | None, format_name: str, output: Path | None, force: bool
     target = output if output is not None else reader.path / f"timeline{chosen.suffix}"
     if target.is_file() and not force:
         raise PerfscopeError(f"{target} is there already; give --force to overwrite it, or another -o")
-    parts = timeline_parts(ingest(reader.path))
+    reader = RunReader(ingest(reader.path))
+    analysis = analyze_run(reader)
+    parts = timeline_parts(reader, analysis.process_groups)
     if not parts:
         raise PerfscopeError(f"{reader.path} has no traced window, so there is no timeline to export")
+    machine = analysis.machine
+    counters = machine.tracks if machine is not None and chosen.has_counters else ()
     with (write_aside if output is not None else write_into_run)(target) as file:
-        counters = counter_tracks(reader) if chosen.has_counters else ()
         spans = chosen.write(parts, reader.run.name or "run", file, counters)
     size = f", {format_bytes(target.stat().st_size)}" if target.is_file() else ""
     click.echo(f"perfscope: {format_count(spans)} spans in {target}{size}", err=True)
     click.echo(target)
 
 
-def counter_tracks(reader: RunReader) -> tuple[CounterTrack, ...]:
-    """What the hosts' samplers recorded, as the report draws it; empty where nothing was sampled."""
-    from perfscope.analysis.run import analyze_run
-
-    machine = analyze_run(reader).machine
-    return machine.tracks if machine is not None else ()
-
-
-def timeline_parts(path: Path) -> tuple[TimelinePart, ...]:
+def timeline_parts(reader: RunReader, groups: Iterable[CommGroupResult]) -> tuple[TimelinePart, ...]:
     """Every ingested (rank, window) of a run, tables to be read one at a time."""
+    from perfscope.analysis.call_labels import CallLabels
     from perfscope.reports.export_source import LaneName, TimelinePart
-    from perfscope.rundir.reader import RunReader
 
-    reader = RunReader(path)
+    labels = CallLabels(reader, groups)
+
+    def load(rank: int, window: int) -> pa.Table:
+        return labels.labeled(reader.timeline(rank, window), rank, window)
+
     return tuple(
         TimelinePart(
             rank=summary.rank,
@@ -90,7 +94,7 @@ def timeline_parts(path: Path) -> tuple[TimelinePart, ...]:
                 LaneName(device=lane.device, lane=lane.lane, label=lane.label or lane.role)
                 for lane in summary.lanes
             ),
-            load=partial(reader.timeline, summary.rank, summary.window),
+            load=partial(load, summary.rank, summary.window),
         )
         for summary in reader.summaries()
     )

@@ -138,7 +138,7 @@ def make_report(path: Path) -> Report:
 
     reader = RunReader(path)
     analysis = analyze_run(reader)
-    timeline = extract_timeline(reader, clocks=analysis.clocks)
+    timeline = extract_timeline(reader, clocks=analysis.clocks, groups=analysis.process_groups)
     return build_report(analysis, timeline)
 
 

@@ -19,6 +19,7 @@ UNATTRIBUTED = {
     Unattributed.NO_LAYERS: "the trace names no layers (with_stack=True or with_modules=True records them)",
     Unattributed.NO_BUCKETS: "the sizes of the all-reduces do not add up to the parameters of consecutive "
     "layers",
+    Unattributed.BESIDE_DEVICES: "they run on the host; the step breakdown counts those of the devices",
     Unattributed.NO_STAGES: "they are sends and receives that are not known to be between pipeline stages",
 }
 

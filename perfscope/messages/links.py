@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perfscope.vocabulary.links import LinkClass
+from perfscope.vocabulary.links import LinkClass, NoLink
 
 # What the link is.
 TITLES = {
@@ -22,4 +22,12 @@ WHERE: dict[str, str] = {
     LinkClass.INTRA_NUMA: "inside a NUMA domain",
     LinkClass.CROSS_NUMA: "between NUMA domains",
     LinkClass.PCIE: "between GPUs of a host",
+}
+
+# What is known where the class is not.
+NO_LINK = {
+    NoLink.NO_MEMBERS: "ranks not listed",
+    NoLink.NO_HOSTS: "hosts not recorded",
+    NoLink.BETWEEN_DEVICES: "between devices of a host",
+    NoLink.BETWEEN_HOSTS: "between hosts",
 }

@@ -24,7 +24,7 @@ class LaneName(Struct, frozen=True, kw_only=True):
 
 
 class TimelinePart(Struct, frozen=True, kw_only=True):
-    """The timeline of one rank and window. `load` gives schema.TIMELINE rows; each call reads them anew."""
+    """The timeline of one rank and window. `load` gives rows of schema.EXPORTED, read anew by each call."""
 
     rank: int
     window: int

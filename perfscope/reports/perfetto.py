@@ -24,8 +24,10 @@ ARGUMENTS = (
     "flops",
     "bytes_read",
     "bytes_written",
+    "unattributed",
     "collective",
     "group",
+    "axis",
     "group_size",
     "in_bytes",
     "out_bytes",
@@ -127,7 +129,8 @@ def _part_events(part: TimelinePart, origin: int, threads: _Threads, seen: set[i
         yield _metadata("process_name", part.rank, 0, name=name)
         yield _metadata("process_sort_index", part.rank, 0, sort_index=part.rank)
     labels = {(lane.device, lane.lane): lane.label for lane in part.lanes}
-    table = part.load().select(list(_COLUMNS))
+    table = part.load()
+    table = table.select([name for name in _COLUMNS if name in table.schema.names])
     for batch in table.to_batches(max_chunksize=BATCH_ROWS):
         for row in batch.to_pylist():
             device, lane = _int(row["device"]), _int(row["lane"])
@@ -149,7 +152,7 @@ def _span(row: Row, part: TimelinePart, tid: int, origin: int) -> bytes:
     )
     if row["launch_ns"] is not None:
         arguments["launched_ns_before"] = _int(row["start_ns"]) - _int(row["launch_ns"])
-    arguments |= {key: row[key] for key in ARGUMENTS if row[key] is not None}
+    arguments |= {key: row[key] for key in ARGUMENTS if row.get(key) is not None}
     start, duration = _int(row["start_ns"]) - origin, max(_int(row["dur_ns"]), 0)
     head = f'{{"ph":"X","pid":{part.rank},"tid":{tid},"ts":{_micros(start)},"dur":{_micros(duration)},"cat":'
     return b"".join(

@@ -1,7 +1,7 @@
 """Packs the timeline for the page: few long arrays of small integers, repeated facts stored once.
 
-A training step repeats itself, so (name, layer, kind, phase, depth, flops, bytes, count) is a *definition*
-that many spans share. A span is then (gap to the previous start, duration, definition). Steps come as runs.
+A training step repeats itself, so what DEFINITION lists is a *definition* that
+many spans share. A span is then (gap to the previous start, duration, definition). Steps come as runs.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from perfscope.reports.display import visible
 from perfscope.reports.model import Timeline
 from perfscope.reports.timeline_path import path_pieces
 
-DEFINITION = ("name", "layer", "kind", "phase", "depth", "flops", "bytes", "count")
+DEFINITION = (
+    *("name", "layer", "axis", "group", "reason", "kind", "phase", "depth", "flops", "bytes", "count"),
+)
 
 Json = dict[str, object]
 
@@ -23,7 +25,7 @@ def timeline_payload(timeline: Timeline) -> Json:
     """JSON-ready data for timeline_data.js; times in integer ns since the window's start."""
     extract = timeline.extract
     lanes = [lane for window in extract.windows for lane in window.lanes]
-    rows = [np.column_stack([getattr(lane, key).astype(np.int64) for key in DEFINITION]) for lane in lanes]
+    rows = [_definition_rows(lane) for lane in lanes]
     all_rows = np.concatenate(rows) if rows else np.empty((0, len(DEFINITION)), np.int64)
     unique, inverse = np.unique(all_rows, axis=0, return_inverse=True)
     ends = np.cumsum([len(block) for block in rows])
@@ -42,6 +44,13 @@ def timeline_payload(timeline: Timeline) -> Json:
             if window.lanes
         ],
     }
+
+
+def _definition_rows(lane: LaneExtract) -> NDArray[np.int64]:
+    """What the spans of a lane are, shape (spans, len(DEFINITION)); -1 where a column was not asked for."""
+    nothing = np.full(len(lane.start_ns), -1)
+    columns = [getattr(lane, key) for key in DEFINITION]
+    return np.column_stack([nothing if column is None else column for column in columns]).astype(np.int64)
 
 
 def _window(window: WindowExtract, numbers: list[NDArray[np.intp]]) -> Json:

@@ -54,6 +54,16 @@ TIMELINE = pa.schema(
     ]
 )
 
+# What the analysis of the run adds to TIMELINE where timelines are exported. There, communication always has
+# `group` and `axis`, and `layer` or `unattributed`.
+CALL_COLUMNS = pa.schema(
+    [
+        ("axis", _WORD),  # of the device mesh, or the group's name; null = no communication
+        ("unattributed", _WORD),  # why communication has no layer: a code of vocabulary.communication
+    ]
+)
+EXPORTED = pa.schema([*TIMELINE, *CALL_COLUMNS])
+
 STEPS = pa.schema(
     [
         ("rank", pa.int32()),

@@ -20,6 +20,7 @@ class Unattributed(str, Enum):
     )
     NO_LAYERS = "no_layers"  # the trace says nowhere in which layer something runs
     NO_BUCKETS = "no_buckets"  # sizes of all-reduces do not add up to the parameters of consecutive layers
+    BESIDE_DEVICES = "beside_devices"  # made on the host of a trace with devices, whose calls are what counts
     NO_STAGES = "no_stages"  # a send or receive that is not known to be between pipeline stages
 
     __str__ = str.__str__  # Python 3.11 and 3.12 differ in how they format a mixed-in enum

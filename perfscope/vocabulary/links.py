@@ -20,5 +20,16 @@ class LinkClass(str, Enum):
     __str__ = str.__str__  # Python 3.11 and 3.12 differ in how they format a mixed-in enum
 
 
+class NoLink(str, Enum):
+    """Why the class of the links between the ranks of a group is not known."""
+
+    NO_MEMBERS = "no_members"  # the trace does not list the group's ranks
+    NO_HOSTS = "no_hosts"  # the host of a rank is not known
+    BETWEEN_DEVICES = "between_devices"  # of one host: over its bus or direct links, that is not recorded
+    BETWEEN_HOSTS = "between_hosts"  # over an interface that is not recorded
+
+    __str__ = str.__str__
+
+
 # Links that lead from host to host.
 BETWEEN_HOSTS = (LinkClass.ETHERNET, LinkClass.FABRIC)

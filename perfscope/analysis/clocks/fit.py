@@ -10,6 +10,7 @@ from __future__ import annotations
 import heapq
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import count
 
 import numpy as np
 from msgspec import Struct
@@ -150,16 +151,18 @@ def _fit_of(
 def _reach(start: str, edges: Mapping[str, Mapping[str, PairFit]]) -> dict[str, PairFit]:
     """Every host that can be compared with `start` -> its clock against that one's."""
     linked: dict[str, PairFit] = {}
-    queue = [(0, start, PairFit(offset_ns=0, drift=0.0, at_ns=0, residual_ns=0))]
+    # The number decides where two paths to a host are as good: the fits themselves have no order.
+    queue = [(0, start, 0, PairFit(offset_ns=0, drift=0.0, at_ns=0, residual_ns=0))]
+    numbers = count(1)
     while queue:
-        _, here, fit = heapq.heappop(queue)
+        _, here, _, fit = heapq.heappop(queue)
         if here in linked:
             continue
         linked[here] = fit
         for there, step in edges.get(here, {}).items():
             if there not in linked:
                 further = step if here == start else _chained(fit, step)
-                heapq.heappush(queue, (further.residual_ns, there, further))
+                heapq.heappush(queue, (further.residual_ns, there, next(numbers), further))
     return dict(sorted(linked.items()))
 
 

@@ -100,7 +100,12 @@ class TimelineData {
   }
 
   layer(def) {
-    return this.definitions.layer[def] < 0 ? "" : this.strings[this.definitions.layer[def]];
+    return this.word("layer", def);
+  }
+
+  // A text of a definition: its layer, and of communication its axis, group, and why it has no layer.
+  word(column, def) {
+    return this.definitions[column][def] < 0 ? "" : this.strings[this.definitions[column][def]];
   }
 
   kind(def) {

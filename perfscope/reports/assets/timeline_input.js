@@ -12,7 +12,11 @@ function spanFacts(view, span) {
   const mark = view.window.steps.find((m) => m.rank === lane.rank && m.step === lane.step[index]);
   const facts = [["Duration", formatNs(dur)]];
   if (mark) facts.push([`Share of step ${mark.step}`, formatRatio(dur / (mark.end - mark.start))]);
-  if (data.layer(def)) facts.push(["Layer", data.layer(def)]);
+  const reason = data.word("reason", def);
+  if (data.layer(def) || reason) facts.push(["Layer", data.layer(def) || `none: ${reason}`]);
+  for (const [title, column] of [["Axis", "axis"], ["Process group", "group"]]) {
+    if (data.word(column, def)) facts.push([title, data.word(column, def)]);
+  }
   const phase = data.phase(def);
   const kind = data.kind(def) === "annotation" ? (data.layer(def) ? "layer" : "mark") : data.kind(def);
   facts.push(["Kind", kind + (phase && phase !== "other" && phase !== kind ? `, ${phase}` : "")]);

@@ -5,7 +5,7 @@ from __future__ import annotations
 from perfscope import units
 from perfscope.analysis.results import CommByAxis, Communication, RunAnalysis
 from perfscope.messages.collectives import UNATTRIBUTED
-from perfscope.messages.links import TITLES
+from perfscope.messages.links import NO_LINK, TITLES
 from perfscope.messages.lists import counted, joined
 from perfscope.reports.display import visible
 from perfscope.reports.model import (
@@ -94,6 +94,14 @@ def _group_words(entry: CommByAxis) -> str:
     return f"groups of {counted(entry.group_size, 'rank')}"
 
 
+def _link_words(entry: CommByAxis) -> str | None:
+    """The class of the axis' links with the ports, or what is known instead."""
+    if entry.link_class is None:
+        return NO_LINK[entry.no_link] if entry.no_link is not None else None
+    ports = f" ({', '.join(map(visible, entry.ports))})" if entry.ports else ""
+    return TITLES[entry.link_class] + ports
+
+
 def _axis_table(analysis: RunAnalysis, communication: Communication) -> Table:
     scope, step = scope_of(analysis), mean_shares(analysis)
     columns = (
@@ -114,7 +122,7 @@ def _axis_table(analysis: RunAnalysis, communication: Communication) -> Table:
         (
             axis_name(entry),
             entry.group_size,
-            TITLES[entry.link_class] if entry.link_class is not None else None,
+            _link_words(entry),
             entry.calls,
             entry.bytes,
             entry.busbw_bytes_per_s,

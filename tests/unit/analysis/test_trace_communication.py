@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from perfscope.analysis.communication_of_run import with_ports
+from perfscope.analysis.machine.results import WireBytes
 from perfscope.analysis.results import RunAnalysis
 from perfscope.analysis.run import analyze_run
 from perfscope.ingest.classify import ACCUMULATE, BACKWARD_WRAPPER
@@ -15,6 +17,7 @@ from perfscope.rundir.reader import RunReader
 from perfscope.vocabulary.causes import Cause
 from perfscope.vocabulary.communication import Unattributed
 from perfscope.vocabulary.figures import Figure
+from perfscope.vocabulary.links import LinkClass, NoLink
 from tests.support.ingest_traces import AUTOGRAD, TRACES, Json, document, kernel, launch, note, shapes, span
 
 MEGABYTE = 1 << 20
@@ -192,6 +195,13 @@ def test_gradients_of_earlier_passes_are_not_the_buckets(tmp_path: Path) -> None
     assert exposed(analyzed(tmp_path, *forward(["a", "b"]), *passes, **PAIR)) == {"a": 20_000, "b": 40_000}
 
 
+def test_an_all_reduce_in_a_layer_is_no_bucket(tmp_path: Path) -> None:
+    """Tensor parallelism: the backward pass of the second layer reduces, after the first gradient."""
+    events = [*forward(["a", "b"]), *backward([100, 200], 300)]
+    inside = span("c10d::allreduce_", 122, 2, tid=AUTOGRAD)
+    assert exposed(analyzed(tmp_path, *events, inside, **PAIR)) == {"a": 20_000, "b": 40_000}
+
+
 @pytest.mark.parametrize(
     ("layers", "reduced", "reason"),
     [(["a", "b"], 301, Unattributed.NO_BUCKETS), ([], 300, Unattributed.NO_LAYERS)],
@@ -203,3 +213,57 @@ def test_a_bucket_that_its_gradients_do_not_explain_has_a_reason(
     assert exposed(analysis) == {reason.value: 60_000}
     assert analysis.communication is not None
     assert [(entry.axis, entry.inferred) for entry in analysis.communication.by_axis] == [("dp", True)]
+
+
+@pytest.mark.parametrize(
+    ("hosts", "reason"),
+    [
+        (("a", "a"), NoLink.BETWEEN_DEVICES),
+        (("a", "b"), NoLink.BETWEEN_HOSTS),
+        (("a", None), NoLink.NO_HOSTS),
+        (("a",), NoLink.NO_HOSTS),
+    ],
+)
+def test_links_are_known_as_far_as_the_files_tell(
+    tmp_path: Path, hosts: tuple[str | None, ...], reason: NoLink
+) -> None:
+    for rank, host in enumerate(hosts):
+        info = {
+            "backend": "nccl",
+            "rank": rank,
+            "world_size": 2,
+            "pg_config": [{"pg_name": "0", "ranks": [0, 1]}],
+        }
+        events = [*forward([]), *device_call("_allgather_base_", 100, 20, out=2048, given=1024)]
+        named = {} if host is None else {"host_name": host}
+        (tmp_path / f"rank-{rank}.json").write_bytes(document(events, distributedInfo=info, **named))
+    import_traces(sorted(tmp_path.glob("*.json")), tmp_path / "run", jobs=1)
+    communication = analyze_run(RunReader(tmp_path / "run")).communication
+    assert communication is not None
+    [axis] = communication.by_axis
+    assert (axis.link_class, axis.no_link, axis.ports) == (None, reason, ())
+    if reason is not NoLink.BETWEEN_HOSTS:
+        return
+    carried = WireBytes(
+        window=-1,
+        start_ns=0,
+        dur_ns=1,
+        algorithmic_bytes=1,
+        wire_bytes=1,
+        link_class=LinkClass.FABRIC,
+        links=("mlx5_0/1",),
+        covered_ns=1,
+    )
+    known = with_ports(communication, [carried])
+    assert known is not None
+    [axis] = known.by_axis
+    assert (axis.link_class, axis.no_link, axis.ports) == (LinkClass.FABRIC, None, ("mlx5_0/1",))
+
+
+def test_the_links_of_a_group_of_unknown_ranks_are_not_known(tmp_path: Path) -> None:
+    import_traces([TRACES / "a100_8of16"], tmp_path / "run", jobs=1)
+    communication = analyze_run(RunReader(tmp_path / "run")).communication
+    assert communication is not None
+    assert {(entry.link_class, entry.no_link) for entry in communication.by_axis} == {
+        (None, NoLink.NO_MEMBERS)
+    }

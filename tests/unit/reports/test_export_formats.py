@@ -21,7 +21,7 @@ from perfscope.reports.perfetto import write_perfetto
 from perfscope.reports.registry import EXPORTS
 from perfscope.reports.tables import write_csv, write_parquet
 from perfscope.rundir.files import OutputError, write_aside
-from perfscope.rundir.schema import TIMELINE
+from perfscope.rundir.schema import EXPORTED
 
 EPOCH = 1_790_000_000_123_456_789
 
@@ -56,14 +56,17 @@ def timeline(rank: int) -> pa.Table:
             "device": 0,
             "lane": 140_000_000_000_007,
             "collective": "all_reduce",
+            "group": "0",
+            "axis": "dp",
+            "unattributed": "no_layers",
             "in_bytes": 4096,
             "start_ns": EPOCH + 4_000_000,
             "dur_ns": 0,
         },
     ]
     base = {"rank": rank, "window": 0, "step": 3, "device": -1, "lane": 7, "depth": 0, "phase": "other"}
-    rows = [{name: (base | span).get(name) for name in TIMELINE.names} for span in spans]
-    return pa.Table.from_pylist(rows, schema=TIMELINE)
+    rows = [{name: (base | span).get(name) for name in EXPORTED.names} for span in spans]
+    return pa.Table.from_pylist(rows, schema=EXPORTED)
 
 
 def part(rank: int, rows: pa.Table | None = None) -> TimelinePart:
@@ -162,7 +165,7 @@ def test_parquet_is_one_table_of_all_ranks_whatever_their_dictionaries() -> None
     table = pq.read_table(io.BytesIO(buffer.getvalue()))
     assert table.column("rank").to_pylist() == [0, 0, 0, 0, 1, 1]
     assert table.column("name").to_pylist()[-1] == "ncclAllReduce"
-    assert table.schema.names == TIMELINE.names
+    assert table.schema.names == EXPORTED.names
     assert table.column("start_ns").to_pylist()[0] == EPOCH
 
 

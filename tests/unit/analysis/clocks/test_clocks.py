@@ -56,6 +56,15 @@ def test_one_host_has_nothing_to_compare() -> None:
     assert fit_clocks([], {}).worst_residual_ns is None
 
 
+def test_two_ways_to_a_host_may_be_as_good_as_each_other() -> None:
+    """Axes of a mesh join hosts crosswise."""
+    crosswise = world(0, 0, 0, 0)
+    for members in ([0, 1], [0, 2], [1, 3], [2, 3]):
+        crosswise.collectives(5, jitter_ns=0, members=members)
+    fit = fit_clocks(crosswise.calls, crosswise.hosts)
+    assert fit.unlinked == () and set(fit.offset_ns) == set(crosswise.hosts.values())
+
+
 @pytest.mark.parametrize("num_calls", [1, 2, 3])
 def test_few_calls_are_not_trusted_beyond_what_causality_says(num_calls: int) -> None:
     few = world(0, 10 * SECOND, num_windows=1)
