@@ -15,6 +15,7 @@ from perfscope.analysis.comm_record import COMM_COLUMNS, CommRecord
 from perfscope.analysis.layers import LAYER_COLUMNS, LayerRecord, ModelFacts, RankLayers
 from perfscope.analysis.mainline import LineRecord
 from perfscope.analysis.missing import Missing, missing_figure
+from perfscope.analysis.pipeline.record import PipelineRecord
 from perfscope.analysis.rank_facts import runs_ahead
 from perfscope.analysis.results import DeviceBreakdown, RankResult
 from perfscope.analysis.source import RunSource
@@ -36,6 +37,7 @@ class TraceRecord(Struct, frozen=True, kw_only=True):
     comm: CommRecord = field(default_factory=CommRecord)
     layers: LayerRecord = field(default_factory=LayerRecord)
     lines: LineRecord = field(default_factory=LineRecord)
+    pipeline: PipelineRecord = field(default_factory=PipelineRecord)
     descriptions: dict[str, str] = {}  # process group -> the framework's description
 
 
@@ -155,7 +157,7 @@ def _read_windows(
         members = {**groups, **facts.groups}
         traces.comm.add(table, facts.rank, facts.window, members)
         traces.descriptions.update(facts.descriptions)
-        total, device = _analyze_window(table, facts, layers, traces.lines, members)
+        total, device = _analyze_window(table, facts, layers, traces, members)
         totals.append(total)
         devices.append(device)
     return _Windows(totals=totals, devices=devices, num_unmarked=num_unmarked, missing=missing)
@@ -165,7 +167,7 @@ def _analyze_window(
     table: pa.Table,
     facts: WindowFacts,
     layers: RankLayers,
-    lines: LineRecord,
+    traces: TraceRecord,
     members: Mapping[str, tuple[int, ...]],
 ) -> tuple[bd.StepTotals, DeviceBreakdown | None]:
     spans = spans_of(table)
@@ -178,7 +180,8 @@ def _analyze_window(
     marked = bool(facts.steps) and not facts.whole_file
     in_steps = owning_step(table) >= 0 if marked else np.ones(table.num_rows, dtype=bool)
     layers.add(table, spans, act, steps, in_steps, members)
-    lines.add(table, spans, act, steps, (facts.rank, facts.window, facts.host))
+    traces.lines.add(table, spans, act, steps, (facts.rank, facts.window, facts.host))
+    traces.pipeline.add(table, spans, act, steps, facts.rank, facts.window)
     return bd.step_totals(act, steps, host_wait), bd.device_breakdown(table, selected)
 
 

@@ -15,6 +15,7 @@ from perfscope.analysis.critical.results import CriticalPath
 from perfscope.analysis.efficiency.results import Efficiency
 from perfscope.analysis.machine.results import MachineAnalysis
 from perfscope.analysis.missing import Missing
+from perfscope.analysis.pipeline.results import Pipeline
 from perfscope.analysis.waits.results import WaitAnalysis
 from perfscope.analysis.whatif.results import ReplayCheck, WhatIf
 from perfscope.messages.findings import FindingFacts, FindingText, Subject, finding_text
@@ -289,5 +290,6 @@ class RunAnalysis(Struct, frozen=True, kw_only=True):
     waits: WaitAnalysis | None = None
     critical_paths: tuple[CriticalPath, ...] = ()  # one per window and step
     communication: Communication | None = None  # None: no step was traced
+    pipeline: Pipeline | None = None  # None: no pipeline, or `missing` has the reason
     framework: str = "torch"  # that trained, "keras-jax" with Keras's backend; torch where none is recorded
     remarks: tuple[str, ...] = ()  # what probes and readers noted of the training, a sentence each

@@ -39,6 +39,8 @@ from perfscope.analysis.missing_reasons import (
     why_no_window,
     without_windows,
 )
+from perfscope.analysis.pipeline.analyze import analyze_pipeline
+from perfscope.analysis.pipeline.results import Pipeline
 from perfscope.analysis.provenance import provenance
 from perfscope.analysis.rank_facts import framework_of, num_devices, world_size
 from perfscope.analysis.ranks import RankFiles, TraceRecord, read_ranks
@@ -48,6 +50,7 @@ from perfscope.analysis.source import RunSource
 from perfscope.analysis.spans import WindowFacts, window_facts
 from perfscope.analysis.steps import RankSteps, Throughput, overhead_ratio, quantiles, throughput
 from perfscope.messages.files import HANDED_OVER, NO_TRACED_STEP
+from perfscope.vocabulary.axes import Axis
 from perfscope.vocabulary.causes import Cause
 from perfscope.vocabulary.figures import Figure
 from perfscope.vocabulary.frameworks import OWN_STEPS
@@ -63,6 +66,7 @@ class _Figures(Struct, frozen=True, kw_only=True):
     comm: CommAnalysis
     layers: tuple[LayerResult, ...]
     communication: Communication | None
+    pipeline: Pipeline | None
     machine: MachineAnalysis | None
     hosts: Sequence[Host]
     why: Why
@@ -84,6 +88,9 @@ def analyze_run(source: RunSource) -> RunAnalysis:
         ranks.traces.comm, ranks.hosts, world_size(source.run, records), num_devices(records)
     )
     ranks, communication = with_communication(source, ranks, comm.collectives)
+    pipeline, no_pipeline = analyze_pipeline(
+        ranks.traces.pipeline, ranks.hosts, comm, is_expected=_has_axis(communication, Axis.PP)
+    )
     no_layers_text = advice.training(records).no_layers
     layers, no_layers = layer_results(ranks.traces.layers, communication, no_layers_text)
     step_ns = _step_time(ranks.steps)
@@ -96,7 +103,7 @@ def analyze_run(source: RunSource) -> RunAnalysis:
         samples_per_step=speed.mean_samples,
     )
     machine, hosts = analyze_machine(source, training)
-    why = analyze_why(source, ranks, comm, step_ns.median if step_ns else None, (machine, hosts))
+    why = analyze_why(source, ranks, comm, step_ns.median if step_ns else None, (machine, hosts), pipeline)
     bench, no_bench = _bench(source, ranks, comm, no_window)
     speed = _speed_of_run(speed, bench)
     no_speed = () if speed.missing is None else (speed.missing,)
@@ -109,14 +116,19 @@ def analyze_run(source: RunSource) -> RunAnalysis:
         comm=comm,
         layers=layers,
         communication=communication,
+        pipeline=pipeline,
         machine=machine,
         hosts=hosts,
         why=why,
         bench=bench,
-        missing=tuple(dict.fromkeys([*of_run, *no_speed, *no_bench, *why.missing])),
+        missing=tuple(dict.fromkeys([*of_run, *no_pipeline, *no_speed, *no_bench, *why.missing])),
     )
     analysis = _analysis(source, figures)
     return replace(analysis, findings=find(_evidence(source, figures, analysis)))
+
+
+def _has_axis(communication: Communication | None, axis: Axis) -> bool:
+    return communication is not None and any(entry.axis == axis for entry in communication.by_axis)
 
 
 def _windows(source: RunSource) -> dict[int, list[WindowFacts]]:
@@ -218,6 +230,7 @@ def _analysis(source: RunSource, figures: _Figures) -> RunAnalysis:
         waits=why.waits,
         critical_paths=why.critical_paths,
         communication=figures.communication,
+        pipeline=figures.pipeline,
         framework=framework_of(records),
         samples_per_step=speed.samples_per_step,
         tokens_per_s=speed.tokens_per_s,
@@ -244,6 +257,7 @@ def _evidence(source: RunSource, figures: _Figures, analysis: RunAnalysis) -> Ev
         hosts=figures.hosts,
         what_ifs=figures.why.what_ifs,
         uneven=uneven_layer(figures.ranks.traces.layers, UNEVEN),
+        pipeline=analysis.pipeline,
         server=server_load(source.run.scheme, analysis.ranks, figures.comm.matches),
         no_window=figures.no_window,
     )

@@ -76,6 +76,23 @@ PERFECT_BALANCE = WhatIfText(
 )
 
 
+def equal_stages(slowest: int, relative: float) -> WhatIfText:
+    """`slowest`: the stage that computes longest, `relative` times the mean stage."""
+    return WhatIfText(
+        "pipeline stages balanced",
+        f"stage {slowest} computes {relative:.2f} times as long as the mean stage",
+    )
+
+
+def ideal_bubble(measured_ratio: float, balanced_ratio: float) -> WhatIfText:
+    """`balanced_ratio`: bubble of the schedule with equal stages and nothing lost between them."""
+    return WhatIfText(
+        "pipeline bubble at the schedule's ideal",
+        f"the bubble is {format_ratio(measured_ratio)} of the pipeline's time; with equal stages and "
+        f"immediate sends it would be {format_ratio(balanced_ratio)}",
+    )
+
+
 def local_memory(ranks: Sequence[int]) -> WhatIfText:
     return WhatIfText(
         f"{_listed(sorted(ranks))} as fast as ranks with local memory",

@@ -50,6 +50,7 @@ class Figure(str, Enum):
     CLOCK_JUMP = "clock_jump"
 
     # What is computed from several ranks.
+    PIPELINE = "pipeline"
     REPLAY = "replay"
     WHAT_IFS = "what_ifs"
     PARALLEL_EFFICIENCY = "parallel_efficiency"

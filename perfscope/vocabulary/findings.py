@@ -29,6 +29,9 @@ class FindingKind(str, Enum):
     LATE_START = "late_start"
     IMBALANCE = "imbalance"
     SERVER_BOUND = "server_bound"
+    # Pipelines.
+    STAGE_IMBALANCE = "stage_imbalance"
+    PIPELINE_BUBBLE = "pipeline_bubble"
     # The machine.
     DISTURBED = "disturbed"
     OVERSUBSCRIBED = "oversubscribed"

@@ -61,7 +61,8 @@ def model_split(evidence: Evidence) -> Finding | None:
     """A model split over ranks so that one has more to compute."""
     what_if = evidence.what_ifs.of("perfect_balance")
     uneven = evidence.uneven
-    if what_if is None or not (evidence.what_ifs.different_work or uneven is not None):
+    is_split = evidence.what_ifs.different_work or uneven is not None
+    if what_if is None or evidence.pipeline is not None or not is_split:
         return None
     busy = {rank.rank: part.compute + part.optimizer for rank, part in evidence.traced}
     busy = {rank: time for rank, time in busy.items() if rank not in servers(evidence)}
@@ -120,6 +121,7 @@ def imbalance(evidence: Evidence) -> Finding | None:
     what_if = evidence.what_ifs.of("perfect_balance")
     if (
         what_if is None
+        or evidence.pipeline is not None
         or evidence.what_ifs.different_work
         or evidence.uneven is not None
         or servers(evidence)
