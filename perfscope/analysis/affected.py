@@ -24,6 +24,7 @@ _OF_WINDOWS = (
         "layers",
         "communication",
         "pipeline",
+        "experts",
         "collectives",
         "provenance",
         "machine",

@@ -12,6 +12,7 @@ from perfscope.analysis.critical.path import analyze_critical
 from perfscope.analysis.critical.results import CriticalPath
 from perfscope.analysis.efficiency.pop import efficiency
 from perfscope.analysis.efficiency.results import Efficiency
+from perfscope.analysis.experts.results import Experts
 from perfscope.analysis.machine.host import Host
 from perfscope.analysis.machine.placement import remote_ranks
 from perfscope.analysis.machine.results import MachineAnalysis
@@ -25,7 +26,7 @@ from perfscope.analysis.waits.analyze import analyze_waits
 from perfscope.analysis.waits.host_conditions import surroundings
 from perfscope.analysis.waits.results import WaitAnalysis
 from perfscope.analysis.whatif.analyze import NOTHING, WhatIfs, analyze_what_ifs
-from perfscope.analysis.whatif.stages import with_pipeline
+from perfscope.analysis.whatif.parallel import with_parallel
 
 
 class Why(Struct, frozen=True, kw_only=True):
@@ -44,7 +45,7 @@ def analyze_why(
     comm: CommAnalysis,
     usual_ns: float | None,
     machine: tuple[MachineAnalysis | None, Sequence[Host]],
-    pipeline: Pipeline | None = None,
+    parallel: tuple[Pipeline | None, Experts | None] = (None, None),
 ) -> Why:
     """Replays a run, explains its waits, finds its critical path; nothing where no window was traced.
 
@@ -54,7 +55,7 @@ def analyze_why(
         comm: matched calls and clocks.
         usual_ns: the usual (untraced) step; None: only traced ones are known.
         machine: what is known of the hosts.
-        pipeline: of the run.
+        parallel: pipelines and experts of the run.
     """
     lines = ranks.traces.lines
     if not lines.lines:
@@ -71,7 +72,7 @@ def analyze_why(
         remote_ranks(analyzed, machines),
         wording=training_advice,
     )
-    what_ifs = with_pipeline(what_ifs, pipeline, [rank.breakdown_ns for rank in ranks.results], usual_ns)
+    what_ifs = with_parallel(what_ifs, parallel, [rank.breakdown_ns for rank in ranks.results], usual_ns)
     pop, no_pop = efficiency(replays, hosts, communicates=bool(comm.collectives))
     waits = analyze_waits(
         lines,

@@ -12,6 +12,7 @@ from perfscope.analysis import breakdown as bd
 from perfscope.analysis.affected import affected_by
 from perfscope.analysis.buckets import LayerParams
 from perfscope.analysis.comm_record import COMM_COLUMNS, CommRecord
+from perfscope.analysis.experts.record import ExpertRecord
 from perfscope.analysis.layers import LAYER_COLUMNS, LayerRecord, ModelFacts, RankLayers
 from perfscope.analysis.mainline import LineRecord
 from perfscope.analysis.missing import Missing, missing_figure
@@ -38,6 +39,7 @@ class TraceRecord(Struct, frozen=True, kw_only=True):
     layers: LayerRecord = field(default_factory=LayerRecord)
     lines: LineRecord = field(default_factory=LineRecord)
     pipeline: PipelineRecord = field(default_factory=PipelineRecord)
+    experts: ExpertRecord = field(default_factory=ExpertRecord)
     descriptions: dict[str, str] = {}  # process group -> the framework's description
 
 
@@ -182,6 +184,7 @@ def _analyze_window(
     layers.add(table, spans, act, steps, in_steps, members)
     traces.lines.add(table, spans, act, steps, (facts.rank, facts.window, facts.host))
     traces.pipeline.add(table, spans, act, steps, facts.rank, facts.window)
+    traces.experts.add(table, spans, facts.rank, facts.window, members)
     return bd.step_totals(act, steps, host_wait), bd.device_breakdown(table, selected)
 
 

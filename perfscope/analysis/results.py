@@ -13,6 +13,7 @@ from perfscope.analysis.bench import BenchResult
 from perfscope.analysis.clocks.fit import ClockFit
 from perfscope.analysis.critical.results import CriticalPath
 from perfscope.analysis.efficiency.results import Efficiency
+from perfscope.analysis.experts.results import Experts
 from perfscope.analysis.machine.results import MachineAnalysis
 from perfscope.analysis.missing import Missing
 from perfscope.analysis.pipeline.results import Pipeline
@@ -291,5 +292,6 @@ class RunAnalysis(Struct, frozen=True, kw_only=True):
     critical_paths: tuple[CriticalPath, ...] = ()  # one per window and step
     communication: Communication | None = None  # None: no step was traced
     pipeline: Pipeline | None = None  # None: no pipeline, or `missing` has the reason
+    experts: Experts | None = None  # None: no expert parallelism, or `missing` has the reason
     framework: str = "torch"  # that trained, "keras-jax" with Keras's backend; torch where none is recorded
     remarks: tuple[str, ...] = ()  # what probes and readers noted of the training, a sentence each

@@ -20,6 +20,8 @@ from perfscope.analysis.clocks.wall import step_notes
 from perfscope.analysis.collectives import CommAnalysis, analyze_collectives
 from perfscope.analysis.communication_of_run import with_communication
 from perfscope.analysis.diagnosis import Why, analyze_why
+from perfscope.analysis.experts.analyze import analyze_experts
+from perfscope.analysis.experts.results import Experts
 from perfscope.analysis.findings import Evidence, find
 from perfscope.analysis.findings.ranks import UNEVEN
 from perfscope.analysis.layers import layer_results, uneven_layer
@@ -67,6 +69,7 @@ class _Figures(Struct, frozen=True, kw_only=True):
     layers: tuple[LayerResult, ...]
     communication: Communication | None
     pipeline: Pipeline | None
+    experts: Experts | None
     machine: MachineAnalysis | None
     hosts: Sequence[Host]
     why: Why
@@ -88,9 +91,7 @@ def analyze_run(source: RunSource) -> RunAnalysis:
         ranks.traces.comm, ranks.hosts, world_size(source.run, records), num_devices(records)
     )
     ranks, communication = with_communication(source, ranks, comm.collectives)
-    pipeline, no_pipeline = analyze_pipeline(
-        ranks.traces.pipeline, ranks.hosts, comm, is_expected=_has_axis(communication, Axis.PP)
-    )
+    pipeline, experts, no_parallel = _parallel(ranks, comm, communication)
     no_layers_text = advice.training(records).no_layers
     layers, no_layers = layer_results(ranks.traces.layers, communication, no_layers_text)
     step_ns = _step_time(ranks.steps)
@@ -103,7 +104,9 @@ def analyze_run(source: RunSource) -> RunAnalysis:
         samples_per_step=speed.mean_samples,
     )
     machine, hosts = analyze_machine(source, training)
-    why = analyze_why(source, ranks, comm, step_ns.median if step_ns else None, (machine, hosts), pipeline)
+    why = analyze_why(
+        source, ranks, comm, step_ns.median if step_ns else None, (machine, hosts), (pipeline, experts)
+    )
     bench, no_bench = _bench(source, ranks, comm, no_window)
     speed = _speed_of_run(speed, bench)
     no_speed = () if speed.missing is None else (speed.missing,)
@@ -117,18 +120,35 @@ def analyze_run(source: RunSource) -> RunAnalysis:
         layers=layers,
         communication=communication,
         pipeline=pipeline,
+        experts=experts,
         machine=machine,
         hosts=hosts,
         why=why,
         bench=bench,
-        missing=tuple(dict.fromkeys([*of_run, *no_pipeline, *no_speed, *no_bench, *why.missing])),
+        missing=tuple(dict.fromkeys([*of_run, *no_parallel, *no_speed, *no_bench, *why.missing])),
     )
     analysis = _analysis(source, figures)
     return replace(analysis, findings=find(_evidence(source, figures, analysis)))
 
 
-def _has_axis(communication: Communication | None, axis: Axis) -> bool:
-    return communication is not None and any(entry.axis == axis for entry in communication.by_axis)
+def _parallel(
+    ranks: RankFiles, comm: CommAnalysis, communication: Communication | None
+) -> tuple[Pipeline | None, Experts | None, tuple[Missing, ...]]:
+    """Pipelines and experts of the run, and why there are none where ranks communicate along their axes."""
+    pipeline, no_pipeline = analyze_pipeline(
+        ranks.traces.pipeline, ranks.hosts, comm, is_expected=_has_axis(communication, Axis.PP)
+    )
+    is_named = _has_axis(communication, Axis.EP, named=True)
+    experts, no_experts = analyze_experts(
+        ranks.traces.experts, ranks.hosts, comm.clocks, is_expected=is_named
+    )
+    return pipeline, experts, (*no_pipeline, *no_experts)
+
+
+def _has_axis(communication: Communication | None, axis: Axis, *, named: bool = False) -> bool:
+    """Whether ranks communicate along the axis; `named`: and something names it."""
+    entries = communication.by_axis if communication is not None else ()
+    return any(entry.axis == axis and not (named and entry.inferred) for entry in entries)
 
 
 def _windows(source: RunSource) -> dict[int, list[WindowFacts]]:
@@ -231,6 +251,7 @@ def _analysis(source: RunSource, figures: _Figures) -> RunAnalysis:
         critical_paths=why.critical_paths,
         communication=figures.communication,
         pipeline=figures.pipeline,
+        experts=figures.experts,
         framework=framework_of(records),
         samples_per_step=speed.samples_per_step,
         tokens_per_s=speed.tokens_per_s,
@@ -258,6 +279,7 @@ def _evidence(source: RunSource, figures: _Figures, analysis: RunAnalysis) -> Ev
         what_ifs=figures.why.what_ifs,
         uneven=uneven_layer(figures.ranks.traces.layers, UNEVEN),
         pipeline=analysis.pipeline,
+        experts=analysis.experts,
         server=server_load(source.run.scheme, analysis.ranks, figures.comm.matches),
         no_window=figures.no_window,
     )

@@ -93,6 +93,15 @@ def ideal_bubble(measured_ratio: float, balanced_ratio: float) -> WhatIfText:
     )
 
 
+def equal_experts(most: int, layer: str, imbalance: float) -> WhatIfText:
+    """`most`: rank whose experts have the most tokens in `layer`, `imbalance` times the mean rank's."""
+    return WhatIfText(
+        "experts balanced",
+        f"in {layer}, the most loaded rank has {imbalance:.2f} times the mean number of tokens; over all "
+        f"steps that is rank {most}",
+    )
+
+
 def local_memory(ranks: Sequence[int]) -> WhatIfText:
     return WhatIfText(
         f"{_listed(sorted(ranks))} as fast as ranks with local memory",

@@ -19,6 +19,7 @@ from perfscope.reports.sections.communication import communication_section
 from perfscope.reports.sections.counters import counters_section
 from perfscope.reports.sections.critical_path import critical_path_section
 from perfscope.reports.sections.efficiency import efficiency_section
+from perfscope.reports.sections.experts import experts_section
 from perfscope.reports.sections.findings import LONGEST_SENTENCE, findings_section
 from perfscope.reports.sections.layer_names import layer_names
 from perfscope.reports.sections.layers import layers_section
@@ -60,6 +61,7 @@ def build_report(analysis: RunAnalysis, timeline: TimelineExtract | None) -> Rep
         timeline_section(timeline, analysis.machine, analysis.critical_paths),
         critical_path_section(analysis.critical_paths, layer_names(analysis.layers)),
         pipeline_section(analysis),
+        experts_section(analysis),
         communication_section(analysis),
         layers_section(analysis),
         roofline_section(analysis),

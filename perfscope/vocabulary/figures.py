@@ -51,6 +51,7 @@ class Figure(str, Enum):
 
     # What is computed from several ranks.
     PIPELINE = "pipeline"
+    EXPERTS = "experts"
     REPLAY = "replay"
     WHAT_IFS = "what_ifs"
     PARALLEL_EFFICIENCY = "parallel_efficiency"

@@ -32,6 +32,7 @@ class FindingKind(str, Enum):
     # Pipelines.
     STAGE_IMBALANCE = "stage_imbalance"
     PIPELINE_BUBBLE = "pipeline_bubble"
+    EXPERT_IMBALANCE = "expert_imbalance"
     # The machine.
     DISTURBED = "disturbed"
     OVERSUBSCRIBED = "oversubscribed"

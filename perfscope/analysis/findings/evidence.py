@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
+from perfscope.analysis.experts.results import Experts
 from perfscope.analysis.layers import UnevenLayer
 from perfscope.analysis.machine.host import Host
 from perfscope.analysis.machine.results import MachineAnalysis
@@ -46,6 +47,7 @@ class Evidence(Struct, frozen=True, kw_only=True):
     uneven: UnevenLayer | None = None  # a layer of which ranks compute unequal shares
     server: ServerLoad | None = None  # of a run with one parameter server
     pipeline: Pipeline | None = None
+    experts: Experts | None = None
     no_window: NoWindow | None = None  # why no window can be used, where none can
 
     @property

@@ -5,8 +5,8 @@ from __future__ import annotations
 from perfscope.analysis.findings.evidence import Evidence
 from perfscope.analysis.pipeline.results import Pipeline
 from perfscope.analysis.results import Finding
+from perfscope.analysis.whatif.parallel import EQUAL_STAGES, IDEAL_BUBBLE
 from perfscope.analysis.whatif.results import WhatIf
-from perfscope.analysis.whatif.stages import EQUAL_STAGES, IDEAL_BUBBLE
 from perfscope.messages.findings.facts import Prediction
 from perfscope.messages.findings.pipeline import LargeBubble, UnequalStages
 from perfscope.vocabulary.findings import FindingKind
