@@ -24,6 +24,8 @@ _OF_WINDOWS = (
         "layers",
         "communication",
         "process_groups",
+        "pipeline",
+        "experts",
         "collectives",
         "provenance",
         "machine",

@@ -12,10 +12,12 @@ from perfscope.analysis.critical.path import analyze_critical
 from perfscope.analysis.critical.results import CriticalPath
 from perfscope.analysis.efficiency.pop import efficiency
 from perfscope.analysis.efficiency.results import Efficiency
+from perfscope.analysis.experts.results import Experts
 from perfscope.analysis.machine.host import Host
 from perfscope.analysis.machine.placement import remote_ranks
 from perfscope.analysis.machine.results import MachineAnalysis
 from perfscope.analysis.missing import Missing
+from perfscope.analysis.pipeline.results import Pipeline
 from perfscope.analysis.rank_facts import world_size
 from perfscope.analysis.ranks import RankFiles
 from perfscope.analysis.replay.replays import make_replays
@@ -24,6 +26,7 @@ from perfscope.analysis.waits.analyze import analyze_waits
 from perfscope.analysis.waits.host_conditions import surroundings
 from perfscope.analysis.waits.results import WaitAnalysis
 from perfscope.analysis.whatif.analyze import NOTHING, WhatIfs, analyze_what_ifs
+from perfscope.analysis.whatif.parallel import with_parallel
 
 
 class Why(Struct, frozen=True, kw_only=True):
@@ -42,6 +45,7 @@ def analyze_why(
     comm: CommAnalysis,
     usual_ns: float | None,
     machine: tuple[MachineAnalysis | None, Sequence[Host]],
+    parallel: tuple[Pipeline | None, Experts | None] = (None, None),
 ) -> Why:
     """Replays a run, explains its waits, finds its critical path; nothing where no window was traced.
 
@@ -51,6 +55,7 @@ def analyze_why(
         comm: matched calls and clocks.
         usual_ns: the usual (untraced) step; None: only traced ones are known.
         machine: what is known of the hosts.
+        parallel: pipelines and experts of the run.
     """
     lines = ranks.traces.lines
     if not lines.lines:
@@ -67,6 +72,7 @@ def analyze_why(
         remote_ranks(analyzed, machines),
         wording=training_advice,
     )
+    what_ifs = with_parallel(what_ifs, parallel, [rank.breakdown_ns for rank in ranks.results], usual_ns)
     pop, no_pop = efficiency(replays, hosts, communicates=bool(comm.collectives))
     waits = analyze_waits(
         lines,

@@ -12,9 +12,11 @@ from perfscope.analysis.affected import affected_by
 from perfscope.analysis.buckets import LayerParams
 from perfscope.analysis.comm_record import COMM_COLUMNS, CommRecord
 from perfscope.analysis.device_idle import DeviceIdleRecord
+from perfscope.analysis.experts.record import ExpertRecord
 from perfscope.analysis.layers import LAYER_COLUMNS, LayerRecord, ModelFacts, RankLayers
 from perfscope.analysis.mainline import LineRecord
 from perfscope.analysis.missing import Missing, missing_figure
+from perfscope.analysis.pipeline.record import PipelineRecord
 from perfscope.analysis.rank_facts import runs_ahead
 from perfscope.analysis.results import DeviceBreakdown, RankResult
 from perfscope.analysis.source import RunSource
@@ -36,6 +38,8 @@ class TraceRecord(Struct, frozen=True, kw_only=True):
     comm: CommRecord = field(default_factory=CommRecord)
     layers: LayerRecord = field(default_factory=LayerRecord)
     lines: LineRecord = field(default_factory=LineRecord)
+    pipeline: PipelineRecord = field(default_factory=PipelineRecord)
+    experts: ExpertRecord = field(default_factory=ExpertRecord)
     descriptions: dict[str, str] = {}  # process group -> the framework's description
 
 
@@ -157,7 +161,7 @@ def _read_windows(
         members = {**groups, **facts.groups}  # as in call_labels
         traces.comm.add(table, facts.rank, facts.window, members)
         traces.descriptions.update(facts.descriptions)
-        total, device = _analyze_window(table, facts, layers, traces.lines, members, idle)
+        total, device = _analyze_window(table, facts, layers, traces, members, idle)
         totals.append(total)
         devices.append(device)
     return _Windows(totals=totals, devices=devices, idle=idle, num_unmarked=num_unmarked, missing=missing)
@@ -167,7 +171,7 @@ def _analyze_window(
     table: pa.Table,
     facts: WindowFacts,
     layers: RankLayers,
-    lines: LineRecord,
+    traces: TraceRecord,
     members: Mapping[str, tuple[int, ...]],
     idle: DeviceIdleRecord,
 ) -> tuple[bd.StepTotals, DeviceBreakdown | None]:
@@ -180,7 +184,9 @@ def _analyze_window(
         idle.add_window(table, spans, selected, facts.lanes_with("main"))
         host_wait = bd.device_gaps(spans, whole_numbers(table, "launch_ns"), selected).host_wait
     layers.add(table, spans, act, steps, bd.in_steps(table, facts), members)
-    lines.add(table, spans, act, steps, (facts.rank, facts.window, facts.host))
+    traces.lines.add(table, spans, act, steps, (facts.rank, facts.window, facts.host))
+    traces.pipeline.add(table, spans, act, steps, facts.rank, facts.window)
+    traces.experts.add(table, spans, facts.rank, facts.window, members)
     return bd.step_totals(act, steps, host_wait), bd.device_breakdown(table, selected)
 
 

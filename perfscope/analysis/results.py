@@ -13,8 +13,10 @@ from perfscope.analysis.bench import BenchResult
 from perfscope.analysis.clocks.fit import ClockFit
 from perfscope.analysis.critical.results import CriticalPath
 from perfscope.analysis.efficiency.results import Efficiency
+from perfscope.analysis.experts.results import Experts
 from perfscope.analysis.machine.results import MachineAnalysis
 from perfscope.analysis.missing import Missing
+from perfscope.analysis.pipeline.results import Pipeline
 from perfscope.analysis.waits.results import WaitAnalysis
 from perfscope.analysis.whatif.results import ReplayCheck, WhatIf
 from perfscope.messages.findings import FindingFacts, FindingText, Subject, finding_text
@@ -23,7 +25,6 @@ from perfscope.rundir.records import RunRecord
 from perfscope.vocabulary.communication import Unattributed
 from perfscope.vocabulary.findings import FindingKind
 from perfscope.vocabulary.host_activity import HostActivity
-from perfscope.vocabulary.links import LinkClass
 from perfscope.vocabulary.links import LinkClass, NoLink
 
 
@@ -331,5 +332,7 @@ class RunAnalysis(Struct, frozen=True, kw_only=True):
     critical_paths: tuple[CriticalPath, ...] = ()  # one per window and step
     communication: Communication | None = None  # None: no step was traced
     process_groups: tuple[CommGroupResult, ...] = ()  # on which the traced steps communicate
+    pipeline: Pipeline | None = None  # None: no pipeline, or `missing` has the reason
+    experts: Experts | None = None  # None: no expert parallelism, or `missing` has the reason
     framework: str = "torch"  # that trained, "keras-jax" with Keras's backend; torch where none is recorded
     remarks: tuple[str, ...] = ()  # what probes and readers noted of the training, a sentence each

@@ -20,6 +20,8 @@ from perfscope.analysis.clocks.wall import step_notes
 from perfscope.analysis.collectives import CommAnalysis, analyze_collectives
 from perfscope.analysis.communication_of_run import with_communication, with_ports
 from perfscope.analysis.diagnosis import Why, analyze_why
+from perfscope.analysis.experts.analyze import analyze_experts
+from perfscope.analysis.experts.results import Experts
 from perfscope.analysis.findings import Evidence, find
 from perfscope.analysis.findings.ranks import UNEVEN
 from perfscope.analysis.layers import layer_results, uneven_layer
@@ -39,6 +41,8 @@ from perfscope.analysis.missing_reasons import (
     why_no_window,
     without_windows,
 )
+from perfscope.analysis.pipeline.analyze import analyze_pipeline
+from perfscope.analysis.pipeline.results import Pipeline
 from perfscope.analysis.provenance import provenance
 from perfscope.analysis.rank_facts import framework_of, num_devices, world_size
 from perfscope.analysis.ranks import RankFiles, TraceRecord, read_ranks
@@ -55,6 +59,7 @@ from perfscope.analysis.source import RunSource
 from perfscope.analysis.spans import WindowFacts, window_facts
 from perfscope.analysis.steps import RankSteps, Throughput, overhead_ratio, quantiles, throughput
 from perfscope.messages.files import HANDED_OVER, NO_TRACED_STEP
+from perfscope.vocabulary.axes import Axis
 from perfscope.vocabulary.causes import Cause
 from perfscope.vocabulary.figures import Figure
 from perfscope.vocabulary.frameworks import OWN_STEPS
@@ -71,6 +76,8 @@ class _Figures(Struct, frozen=True, kw_only=True):
     layers: tuple[LayerResult, ...]
     communication: Communication | None
     process_groups: tuple[CommGroupResult, ...]
+    pipeline: Pipeline | None
+    experts: Experts | None
     machine: MachineAnalysis | None
     hosts: Sequence[Host]
     why: Why
@@ -92,6 +99,7 @@ def analyze_run(source: RunSource) -> RunAnalysis:
         ranks.traces.comm, ranks.hosts, world_size(source.run, records), num_devices(records)
     )
     ranks, communication, groups = with_communication(source, ranks, comm.collectives)
+    pipeline, experts, no_parallel = _parallel(ranks, comm, communication)
     no_layers_text = advice.training(records).no_layers
     layers, no_layers = layer_results(ranks.traces.layers, communication, no_layers_text)
     step_ns = _step_time(ranks.steps)
@@ -105,7 +113,9 @@ def analyze_run(source: RunSource) -> RunAnalysis:
     )
     machine, hosts = analyze_machine(source, training)
     communication = with_ports(communication, machine.wire if machine is not None else ())
-    why = analyze_why(source, ranks, comm, step_ns.median if step_ns else None, (machine, hosts))
+    why = analyze_why(
+        source, ranks, comm, step_ns.median if step_ns else None, (machine, hosts), (pipeline, experts)
+    )
     bench, no_bench = _bench(source, ranks, comm, no_window)
     speed = _speed_of_run(speed, bench)
     no_speed = () if speed.missing is None else (speed.missing,)
@@ -119,14 +129,36 @@ def analyze_run(source: RunSource) -> RunAnalysis:
         layers=layers,
         communication=communication,
         process_groups=groups,
+        pipeline=pipeline,
+        experts=experts,
         machine=machine,
         hosts=hosts,
         why=why,
         bench=bench,
-        missing=tuple(dict.fromkeys([*of_run, *no_speed, *no_bench, *why.missing])),
+        missing=tuple(dict.fromkeys([*of_run, *no_parallel, *no_speed, *no_bench, *why.missing])),
     )
     analysis = _analysis(source, figures)
     return replace(analysis, findings=find(_evidence(source, figures, analysis)))
+
+
+def _parallel(
+    ranks: RankFiles, comm: CommAnalysis, communication: Communication | None
+) -> tuple[Pipeline | None, Experts | None, tuple[Missing, ...]]:
+    """Pipelines and experts of the run, and why there are none where ranks communicate along their axes."""
+    pipeline, no_pipeline = analyze_pipeline(
+        ranks.traces.pipeline, ranks.hosts, comm, is_expected=_has_axis(communication, Axis.PP)
+    )
+    is_named = _has_axis(communication, Axis.EP, named=True)
+    experts, no_experts = analyze_experts(
+        ranks.traces.experts, ranks.hosts, comm.clocks, is_expected=is_named
+    )
+    return pipeline, experts, (*no_pipeline, *no_experts)
+
+
+def _has_axis(communication: Communication | None, axis: Axis, *, named: bool = False) -> bool:
+    """Whether ranks communicate along the axis; `named`: and something names it."""
+    entries = communication.by_axis if communication is not None else ()
+    return any(entry.axis == axis and not (named and entry.inferred) for entry in entries)
 
 
 def _windows(source: RunSource) -> dict[int, list[WindowFacts]]:
@@ -229,6 +261,8 @@ def _analysis(source: RunSource, figures: _Figures) -> RunAnalysis:
         critical_paths=why.critical_paths,
         communication=figures.communication,
         process_groups=figures.process_groups,
+        pipeline=figures.pipeline,
+        experts=figures.experts,
         framework=framework_of(records),
         samples_per_step=speed.samples_per_step,
         tokens_per_s=speed.tokens_per_s,
@@ -255,6 +289,8 @@ def _evidence(source: RunSource, figures: _Figures, analysis: RunAnalysis) -> Ev
         hosts=figures.hosts,
         what_ifs=figures.why.what_ifs,
         uneven=uneven_layer(figures.ranks.traces.layers, UNEVEN),
+        pipeline=analysis.pipeline,
+        experts=analysis.experts,
         server=server_load(source.run.scheme, analysis.ranks, figures.comm.matches),
         no_window=figures.no_window,
     )

@@ -64,6 +64,8 @@ _WHAT = {
     Figure.EXPOSED_COMM: "exposed communication",
     Figure.CLOCKS: "clocks of {hosts:all}",
     Figure.CLOCK_JUMP: "times of {host} across a jump of its clock",
+    Figure.PIPELINE: "stages and microbatches of the pipeline",
+    Figure.EXPERTS: "tokens of experts",
     Figure.REPLAY: "replay of window {window}",
     Figure.WHAT_IFS: "what-ifs",
     Figure.PARALLEL_EFFICIENCY: "parallel efficiency",
@@ -134,6 +136,11 @@ _WHY = {
     Cause.NO_LAYER_TENSORS: "{calls} per step carry no layer's tensors and are not attributed to a layer",
     Cause.LAYERS_NOT_DETERMINED: "the layers of {calls} cannot be determined, {time_ns:ns} of {total_ns:ns} "
     "per step: {reasons}",
+    Cause.NO_EXPERT_SPLITS: "the traces have no sizes of all-to-all calls that come in pairs in a layer, "
+    "alike on all ranks of a group",
+    Cause.NO_STAGE_MARKS: "the traces do not say which stage works on which microbatch",
+    Cause.STAGES_INCOMPLETE: "in no traced step did every stage of a pipeline work once on every microbatch, "
+    "by the marks of all its ranks",
     Cause.ONE_RANK: "one rank was traced",
     Cause.ONE_RANK_JOB: "the job has one rank, which waits for no other",
     Cause.NOT_ALL_RANKS_TRACED: "{count} of {total} ranks were traced; who waited for the others is not "

@@ -76,6 +76,32 @@ PERFECT_BALANCE = WhatIfText(
 )
 
 
+def equal_stages(slowest: int, relative: float) -> WhatIfText:
+    """`slowest`: the stage that computes longest, `relative` times the mean stage."""
+    return WhatIfText(
+        "pipeline stages balanced",
+        f"stage {slowest} computes {relative:.2f} times as long as the mean stage",
+    )
+
+
+def ideal_bubble(measured_ratio: float, balanced_ratio: float) -> WhatIfText:
+    """`balanced_ratio`: bubble of the schedule with equal stages and nothing lost between them."""
+    return WhatIfText(
+        "pipeline bubble at the schedule's ideal",
+        f"the bubble is {format_ratio(measured_ratio)} of the pipeline's time; with equal stages and "
+        f"immediate sends it would be {format_ratio(balanced_ratio)}",
+    )
+
+
+def equal_experts(most: int, layer: str, imbalance: float) -> WhatIfText:
+    """`most`: rank whose experts have the most tokens in `layer`, `imbalance` times the mean rank's."""
+    return WhatIfText(
+        "experts balanced",
+        f"in {layer}, the most loaded rank has {imbalance:.2f} times the mean number of tokens; over all "
+        f"steps that is rank {most}",
+    )
+
+
 def local_memory(ranks: Sequence[int]) -> WhatIfText:
     return WhatIfText(
         f"{_listed(sorted(ranks))} as fast as ranks with local memory",

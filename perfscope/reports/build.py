@@ -19,10 +19,12 @@ from perfscope.reports.sections.communication import communication_section
 from perfscope.reports.sections.counters import counters_section
 from perfscope.reports.sections.critical_path import critical_path_section
 from perfscope.reports.sections.efficiency import efficiency_section
+from perfscope.reports.sections.experts import experts_section
 from perfscope.reports.sections.findings import LONGEST_SENTENCE, findings_section
 from perfscope.reports.sections.layer_names import layer_names
 from perfscope.reports.sections.layers import layers_section
 from perfscope.reports.sections.machine import machine_figures, machine_notices, machine_section
+from perfscope.reports.sections.pipeline import pipeline_section
 from perfscope.reports.sections.roofline import roofline_section
 from perfscope.reports.sections.run import command_text, missing_section, provenance_section, run_section
 from perfscope.reports.sections.scheme import scheme_section, scheme_words
@@ -58,6 +60,8 @@ def build_report(analysis: RunAnalysis, timeline: TimelineExtract | None) -> Rep
         efficiency_section(analysis),
         timeline_section(timeline, analysis.machine, analysis.critical_paths),
         critical_path_section(analysis.critical_paths, layer_names(analysis.layers)),
+        pipeline_section(analysis),
+        experts_section(analysis),
         communication_section(analysis),
         layers_section(analysis),
         roofline_section(analysis),

@@ -159,6 +159,35 @@ class StackedBars(Chart, Struct, frozen=True, kw_only=True):
         return max((bar.total for bar in self.bars), default=0)
 
 
+class LaneSpan(Struct, frozen=True, kw_only=True):
+    """One piece of work in a lane: `part` is a key of the chart's parts, times in ns since its beginning."""
+
+    part: str
+    start: int
+    end: int
+    text: str  # that stands in it where it fits
+    title: str  # what it is, in full
+
+
+class Lane(Struct, frozen=True, kw_only=True):
+    """What one rank did, in order of time. `end`: words behind the lane."""
+
+    label: str
+    spans: tuple[LaneSpan, ...]
+    end: str = ""
+
+
+class LaneChart(Chart, Struct, frozen=True, kw_only=True):
+    """Lanes on one axis of time, from 0 to `length` ns; what is not work stays empty."""
+
+    id: str
+    title: str
+    parts: tuple[ChartPart, ...]
+    lanes: tuple[Lane, ...]
+    length: int
+    caption: str = ""
+
+
 class ChartLine(Struct, frozen=True, kw_only=True):
     """One line of a Series: x positions and values in ns, equally long; `low`, `high` where thinned."""
 

@@ -66,6 +66,10 @@ MARK_STEP = "perfscope.step:"
 MARK_LAYER = "perfscope.layer:"
 MARK_INPUT = "perfscope.input"
 MARK_CLOSURE = "perfscope.closure"  # forward and backward that an optimizer's step calls
+# + work of a pipeline as torch writes it: stage, F (forward), B (backward), I (gradients of inputs only) or
+# W (of weights only), microbatch: `0F3`
+MARK_STAGE = "perfscope.stage:"
+MARK_ROWS = "perfscope.rows:"  # + number of rows that the all-to-all after it sends
 MARK_GROUP = "perfscope.group:"  # + name of a process group, + MARK_PEER + global rank of the other end
 MARK_PEER = ":peer="
 TRACE_REDUCERS = "perfscope.reducer_groups"  # key of a trace: groups of DistributedDataParallel's reducers

@@ -62,6 +62,9 @@ class Cause(str, Enum):
     CLOCK_SET = "clock_set"
     LAYERS_NOT_DETERMINED = "layers_not_determined"
     NO_LAYER_TENSORS = "no_layer_tensors"
+    NO_EXPERT_SPLITS = "no_expert_splits"
+    NO_STAGE_MARKS = "no_stage_marks"
+    STAGES_INCOMPLETE = "stages_incomplete"
 
     # Ranks and windows that do not fit each other.
     ONE_RANK = "one_rank"

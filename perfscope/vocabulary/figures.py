@@ -50,6 +50,8 @@ class Figure(str, Enum):
     CLOCK_JUMP = "clock_jump"
 
     # What is computed from several ranks.
+    PIPELINE = "pipeline"
+    EXPERTS = "experts"
     REPLAY = "replay"
     WHAT_IFS = "what_ifs"
     PARALLEL_EFFICIENCY = "parallel_efficiency"

@@ -30,6 +30,10 @@ class FindingKind(str, Enum):
     LATE_START = "late_start"
     IMBALANCE = "imbalance"
     SERVER_BOUND = "server_bound"
+    # Pipelines.
+    STAGE_IMBALANCE = "stage_imbalance"
+    PIPELINE_BUBBLE = "pipeline_bubble"
+    EXPERT_IMBALANCE = "expert_imbalance"
     # The machine.
     DISTURBED = "disturbed"
     OVERSUBSCRIBED = "oversubscribed"

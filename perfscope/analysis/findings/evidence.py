@@ -6,10 +6,12 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
+from perfscope.analysis.experts.results import Experts
 from perfscope.analysis.layers import UnevenLayer
 from perfscope.analysis.machine.host import Host
 from perfscope.analysis.machine.results import MachineAnalysis
 from perfscope.analysis.missing_reasons import NoWindow
+from perfscope.analysis.pipeline.results import Pipeline
 from perfscope.analysis.rank_facts import framework_of
 from perfscope.analysis.results import (
     Breakdown,
@@ -44,6 +46,8 @@ class Evidence(Struct, frozen=True, kw_only=True):
     what_ifs: WhatIfs = NOTHING
     uneven: UnevenLayer | None = None  # a layer of which ranks compute unequal shares
     server: ServerLoad | None = None  # of a run with one parameter server
+    pipeline: Pipeline | None = None
+    experts: Experts | None = None
     no_window: NoWindow | None = None  # why no window can be used, where none can
 
     @property

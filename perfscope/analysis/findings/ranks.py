@@ -9,7 +9,8 @@ from perfscope.analysis.findings.evidence import Evidence
 from perfscope.analysis.rank_facts import num_devices
 from perfscope.analysis.results import CollectiveCall, Finding
 from perfscope.analysis.server import servers_of
-from perfscope.analysis.whatif.peers import SLOWER
+from perfscope.analysis.whatif.parallel import EQUAL_EXPERTS
+from perfscope.analysis.whatif.peers import SLOWER, Slow
 from perfscope.analysis.whatif.results import WhatIf
 from perfscope.messages.findings.facts import LateRank, LayerShare, Prediction, WaitOrTransfer
 from perfscope.messages.findings.ranks import BusyRank, Imbalance, LateStart, ModelSplit, Straggler
@@ -19,6 +20,9 @@ CLEARLY = 2.4  # standard deviations of a fair draw above which a rank is last t
 HOLDS_UP = 0.8  # one rank last in so many of the calls holds the others up
 IMBALANCE = 0.03  # busiest rank over the mean, as a share of the step
 UNEVEN = 0.1  # of one layer's parameters by which two ranks' shares of it differ
+# Of what a rank as fast as its peers would bring. Where tokens are the cause, equal experts bring (p-1)/p of
+# it, because the peers then take more of them.
+_BY_TOKENS = 0.35
 _DOMINANT = 0.5  # of the excess of all slow ranks that the worst has, to be the one
 
 
@@ -31,6 +35,8 @@ def slow_rank(evidence: Evidence) -> Finding | None:
     if not slow or slow[0].excess_ns < _DOMINANT * sum(rank.excess_ns for rank in slow):
         return None
     worst = slow[0]
+    if _has_more_tokens(evidence, worst, what_if):
+        return None
     waited = held_up(evidence)
     by_it = waited if waited is not None and waited[0].rank == worst.rank else None
     return Finding(
@@ -53,6 +59,14 @@ def slow_rank(evidence: Evidence) -> Finding | None:
     )
 
 
+def _has_more_tokens(evidence: Evidence, slow: Slow, what_if: WhatIf) -> bool:
+    """Whether a rank takes longer in its experts because these are given more tokens: it does other work."""
+    equal = evidence.what_ifs.of(EQUAL_EXPERTS)
+    if evidence.experts is None or equal is None or equal.gain_ns < _BY_TOKENS * what_if.gain_ns:
+        return False
+    return equal.rank == slow.rank
+
+
 def _prediction(what_if: WhatIf) -> Prediction:
     return Prediction(change=what_if.title, step_ns=what_if.step_ns, caution=what_if.caution)
 
@@ -61,7 +75,8 @@ def model_split(evidence: Evidence) -> Finding | None:
     """A model split over ranks so that one has more to compute."""
     what_if = evidence.what_ifs.of("perfect_balance")
     uneven = evidence.uneven
-    if what_if is None or not (evidence.what_ifs.different_work or uneven is not None):
+    is_split = evidence.what_ifs.different_work or uneven is not None
+    if what_if is None or evidence.pipeline is not None or not is_split:
         return None
     busy = {rank.rank: part.compute + part.optimizer for rank, part in evidence.traced}
     busy = {rank: time for rank, time in busy.items() if rank not in servers(evidence)}
@@ -120,6 +135,7 @@ def imbalance(evidence: Evidence) -> Finding | None:
     what_if = evidence.what_ifs.of("perfect_balance")
     if (
         what_if is None
+        or evidence.pipeline is not None
         or evidence.what_ifs.different_work
         or evidence.uneven is not None
         or servers(evidence)

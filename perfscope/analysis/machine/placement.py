@@ -90,7 +90,7 @@ def _bindings(host: Host) -> dict[str, SampleFact]:
     return {
         fact.labels["pid"]: fact
         for fact in host.samples.facts
-        if fact.name == "binding" and "pid" in fact.labels
+        if fact.name == "binding" and isinstance(fact.labels.get("pid"), str)
     }
 
 

@@ -27,6 +27,7 @@ METHODS = (
     *("reduce_scatter_single_coalesced", "alltoall", "alltoall_base", "all_to_all_single"),
     *("send", "recv", "recv_anysource", "_end_coalescing"),
 )
+_EXCHANGES = ("alltoall_base", "all_to_all_single")  # (output, input, ...)
 _WITH_PEER = ("send", "recv")  # (tensors, rank within the group, tag)
 _SOURCE = "_source_rank"  # of a Work: who sent what was received from any source
 
@@ -107,7 +108,7 @@ class GroupMarks:
                 self._failed(second)
 
     def _marked(self, name: str, original: Any) -> Any:
-        with_peer = name in _WITH_PEER
+        with_peer, sends_rows = name in _WITH_PEER, name in _EXCHANGES
 
         @around(original)
         def call(group: Any, *args: Any, **kwargs: Any) -> Any:
@@ -115,11 +116,22 @@ class GroupMarks:
             if mark is None:
                 return original(group, *args, **kwargs)
             try:
+                if sends_rows:
+                    self._note_rows(args)
                 return original(group, *args, **kwargs)
             finally:
                 mark.__exit__(None, None, None)
 
         return call
+
+    def _note_rows(self, args: tuple) -> None:
+        """Writes down how many rows (tokens, of experts) an all-to-all sends."""
+        try:
+            if len(args) > 1 and args[1].dim():
+                with self._new_mark(f"{layout.MARK_ROWS}{args[1].shape[0]}"):
+                    pass
+        except Exception as error:  # noqa: BLE001 - the boundary: the call goes on without the note
+            self._fail(error)
 
     def _enter(self, group: Any, args: tuple) -> Optional[Any]:
         if self._unseen():

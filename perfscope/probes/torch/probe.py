@@ -30,9 +30,9 @@ from ..steps import Step, StepTracker
 from . import by_hand
 from . import describe as torch_describe
 from .batches import Batches, is_trial
+from .call_marks import CallMarks
 from .closures import with_marked_closure
 from .compile import CompileWatch
-from .groups import GroupMarks
 from .layers import LayerMarks, unwrap
 from .models import ForwardCall, ForwardCalls, Models, Modes
 from .names import ModelNames
@@ -73,8 +73,8 @@ class TorchProbe(FrameworkProbe):
         self.batches.reset()
         self._marks = LayerMarks(self._profiler.mark_type, layout.MARK_LAYER)
         self._names = ModelNames(self._marks)
-        self._group_marks = GroupMarks(
-            self._profiler.mark_type, self.unseen, functools.partial(self.fault, "group marks")
+        self._call_marks = CallMarks(
+            self._profiler.mark_type, self.unseen, functools.partial(self.fault, "call marks")
         )
         self._armed = False
         self._tracing = False  # a window is open
@@ -449,10 +449,10 @@ class TorchProbe(FrameworkProbe):
             hooks.register_module_forward_pre_hook(self._layer_pre),
             hooks.register_module_forward_hook(self._layer_post, always_call=True),
         ]
-        self._group_marks.install(self.models.roots)
+        self._call_marks.install(self.models.roots)
 
     def _remove_layer_hooks(self) -> None:
-        self._group_marks.remove()
+        self._call_marks.remove()
         hooks, self._forward_hooks = self._forward_hooks, []
         for hook in hooks:
             hook.remove()

@@ -7,6 +7,7 @@ from perfscope.reports.drawing import bars as bars
 from perfscope.reports.drawing import counters as counters
 from perfscope.reports.drawing import curves as curves
 from perfscope.reports.drawing import history as history
+from perfscope.reports.drawing import lanes as lanes
 from perfscope.reports.drawing import roofline as roofline
 from perfscope.reports.drawing import series as series
 from perfscope.reports.drawing.picture import Picture as Picture

@@ -1,0 +1,87 @@
+"""Section "Experts": how many tokens the experts of each rank are given, and what unequal shares cost."""
+
+from __future__ import annotations
+
+from perfscope import units
+from perfscope.analysis.experts.results import ExpertLayer, Experts
+from perfscope.analysis.results import RunAnalysis
+from perfscope.reports.display import visible
+from perfscope.reports.model import Column, Section, Table, Unit
+
+
+def experts_section(analysis: RunAnalysis) -> Section | None:
+    """None where no experts were traced."""
+    experts = analysis.experts
+    if experts is None:
+        return None
+    return Section(
+        id="experts", title="Experts", lead=_lead(experts), blocks=(_layers(experts), _ranks(experts))
+    )
+
+
+def _lead(experts: Experts) -> str:
+    worst = max(experts.layers, key=lambda layer: layer.imbalance)
+    wait = sum(layer.wait_ns for layer in experts.layers)
+    return (
+        f"In {visible(worst.layer)}, the most loaded rank has {worst.imbalance:.2f} times the tokens of the "
+        f"mean rank. Ranks wait {units.format_ns(wait)} per step on average until the experts of the last "
+        f"rank are done; with equal loads the step would be {units.format_ns(experts.saved_ns)} shorter."
+    )
+
+
+def _layers(experts: Experts) -> Table:
+    return Table(
+        id="experts-layers",
+        title="Layers of experts, per step",
+        columns=(
+            Column(key="layer", title="Layer", unit=Unit.CODE, primary=True),
+            Column(
+                key="most", title="Most loaded", unit=Unit.COUNT, primary=True, hint="rank, over all steps"
+            ),
+            Column(
+                key="imbalance", title="Load", unit=Unit.RATIO, primary=True, hint="most loaded / mean rank"
+            ),
+            Column(key="wait", title="Wait", unit=Unit.TIME, bar="wait", primary=True, hint="mean rank"),
+            Column(
+                key="saved",
+                title="Saved",
+                unit=Unit.TIME,
+                modelled=True,
+                primary=True,
+                hint="with equal loads",
+            ),
+        ),
+        rows=tuple(
+            (visible(layer.layer), _most(layer), layer.imbalance, layer.wait_ns, layer.saved_ns)
+            for layer in experts.layers
+        ),
+        terminal_rows=8,
+        caption="Load: mean over forward passes. Wait and saved time: of forward and backward passes.",
+    )
+
+
+def _most(layer: ExpertLayer) -> int:
+    return max(layer.ranks, key=lambda rank: rank.bytes).rank
+
+
+def _ranks(experts: Experts) -> Table:
+    return Table(
+        id="experts-ranks",
+        title="Experts of each rank, per step",
+        columns=(
+            Column(key="layer", title="Layer", unit=Unit.CODE, primary=True),
+            Column(key="rank", title="Rank", unit=Unit.COUNT, primary=True),
+            Column(key="tokens", title="Tokens", unit=Unit.NUMBER, primary=True, bar="compute"),
+            Column(key="bytes", title="Bytes", unit=Unit.BYTES),
+            Column(key="compute", title="Compute", unit=Unit.TIME, primary=True),
+        ),
+        rows=tuple(
+            (visible(layer.layer), rank.rank, rank.tokens, rank.bytes, rank.compute_ns)
+            for layer in experts.layers
+            for rank in layer.ranks
+        ),
+        terminal_rows=8,
+        terminal_title=True,
+        caption="Tokens of the forward passes. Compute: from their arrival until the results are sent, "
+        "forward and backward.",
+    )
