@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from msgspec.structs import replace
 
 from perfscope.analysis.communication_results import axes_of, rank_communication, run_communication
-from perfscope.analysis.group_axes import CommGroup, GroupAxes
+from perfscope.analysis.group_axes import AxisOfCalls, CommGroup, GroupAxes
 from perfscope.analysis.rank_facts import world_size
 from perfscope.analysis.ranks import RankFiles
 from perfscope.analysis.results import CollectiveResult, Communication
@@ -19,8 +19,8 @@ from perfscope.vocabulary.links import LinkClass
 
 def with_communication(
     source: RunSource, ranks: RankFiles, collectives: Sequence[CollectiveResult]
-) -> tuple[RankFiles, Communication | None]:
-    """The ranks with their own communication, and that of the mean rank.
+) -> tuple[RankFiles, Communication | None, AxisOfCalls]:
+    """The ranks with their own communication, that of the mean rank, and the axis of each kind of call.
 
     Args:
         source: the run.
@@ -48,7 +48,12 @@ def with_communication(
     groups = {group: use.collectives for group, use in comm.uses.items()}
     links = _links(source.run.scheme, groups, axes, ranks)
     whole = run_communication(comm, axes, exposed, collectives, links)
-    return replace(ranks, results=results), whole
+    axis_of = {
+        (collective, group.name): axes.of(group, collective).name
+        for group, use in comm.uses.items()
+        for collective in use.collectives
+    }
+    return replace(ranks, results=results), whole, axis_of
 
 
 def _links(

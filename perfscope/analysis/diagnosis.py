@@ -12,6 +12,7 @@ from perfscope.analysis.critical.path import analyze_critical
 from perfscope.analysis.critical.results import CriticalPath
 from perfscope.analysis.efficiency.pop import efficiency
 from perfscope.analysis.efficiency.results import Efficiency
+from perfscope.analysis.group_axes import AxisOfCalls
 from perfscope.analysis.machine.host import Host
 from perfscope.analysis.machine.placement import remote_ranks
 from perfscope.analysis.machine.results import MachineAnalysis
@@ -42,6 +43,7 @@ def analyze_why(
     comm: CommAnalysis,
     usual_ns: float | None,
     machine: tuple[MachineAnalysis | None, Sequence[Host]],
+    axis_of: AxisOfCalls,
 ) -> Why:
     """Replays a run, explains its waits, finds its critical path; nothing where no window was traced.
 
@@ -51,6 +53,7 @@ def analyze_why(
         comm: matched calls and clocks.
         usual_ns: the usual (untraced) step; None: only traced ones are known.
         machine: what is known of the hosts.
+        axis_of: axis of the mesh of each kind of call.
     """
     lines = ranks.traces.lines
     if not lines.lines:
@@ -66,6 +69,7 @@ def analyze_why(
         analyzed.rooflines if analyzed is not None else (),
         remote_ranks(analyzed, machines),
         wording=training_advice,
+        axis_of=axis_of,
     )
     pop, no_pop = efficiency(replays, hosts, communicates=bool(comm.collectives))
     waits = analyze_waits(

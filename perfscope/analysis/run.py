@@ -83,7 +83,7 @@ def analyze_run(source: RunSource) -> RunAnalysis:
     comm = analyze_collectives(
         ranks.traces.comm, ranks.hosts, world_size(source.run, records), num_devices(records)
     )
-    ranks, communication = with_communication(source, ranks, comm.collectives)
+    ranks, communication, axis_of = with_communication(source, ranks, comm.collectives)
     no_layers_text = advice.training(records).no_layers
     layers, no_layers = layer_results(ranks.traces.layers, communication, no_layers_text)
     step_ns = _step_time(ranks.steps)
@@ -96,7 +96,7 @@ def analyze_run(source: RunSource) -> RunAnalysis:
         samples_per_step=speed.mean_samples,
     )
     machine, hosts = analyze_machine(source, training)
-    why = analyze_why(source, ranks, comm, step_ns.median if step_ns else None, (machine, hosts))
+    why = analyze_why(source, ranks, comm, step_ns.median if step_ns else None, (machine, hosts), axis_of)
     bench, no_bench = _bench(source, ranks, comm, no_window)
     speed = _speed_of_run(speed, bench)
     no_speed = () if speed.missing is None else (speed.missing,)
@@ -244,6 +244,7 @@ def _evidence(source: RunSource, figures: _Figures, analysis: RunAnalysis) -> Ev
         hosts=figures.hosts,
         what_ifs=figures.why.what_ifs,
         uneven=uneven_layer(figures.ranks.traces.layers, UNEVEN),
+        communication=analysis.communication,
         server=server_load(source.run.scheme, analysis.ranks, figures.comm.matches),
         no_window=figures.no_window,
     )
