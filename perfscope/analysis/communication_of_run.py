@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from msgspec.structs import replace
 
 from perfscope.analysis.communication_results import Link, axes_of, rank_communication, run_communication
-from perfscope.analysis.group_axes import CommGroup, GroupAxes, GroupAxis
+from perfscope.analysis.group_axes import AxisOfCalls, CommGroup, GroupAxes, GroupAxis
 from perfscope.analysis.machine.results import WireBytes
 from perfscope.analysis.rank_facts import world_size
 from perfscope.analysis.ranks import RankFiles
@@ -52,6 +52,11 @@ def with_communication(
     )
     whole = run_communication(comm, axes, exposed, collectives, links)
     return replace(ranks, results=results), whole, _results(groups, axes)
+
+
+def axis_of_calls(groups: Sequence[CommGroupResult]) -> AxisOfCalls:
+    """The axis of each kind of call: (collective, group) -> name."""
+    return {(collective, group.group): group.axis for group in groups for collective in group.collectives}
 
 
 def _results(groups: Mapping[CommGroup, Collection[str]], axes: GroupAxes) -> tuple[CommGroupResult, ...]:

@@ -204,9 +204,9 @@ class _AxisFacts:
             if of_axis.num_calls and of_axis.num_calls >= _ENOUGH_MATCHED * all_calls[axis]
         }
 
-    def result(self, axis: str, sums: CommSums, exposed_ns: int, hidden_ns: int) -> CommByAxis:
+    def result(self, axis: str, total: _Total) -> CommByAxis:
         """The axis with these calls."""
-        kinds = self._kinds[axis]
+        sums, kinds = total.sums, self._kinds[axis]
         sizes = {group.size for group, _ in kinds}
         times, link = self._times.get(axis), self._links.get(axis, Link(None, NoLink.NO_MEMBERS))
         return CommByAxis(
@@ -221,8 +221,9 @@ class _AxisFacts:
             busbw_bytes_per_s=times.busbw_bytes_per_s if times else None,
             wait_ns=round(times.wait) if times else None,
             transfer_ns=round(times.transfer) if times else None,
-            hidden_ns=hidden_ns,
-            exposed_ns=exposed_ns,
+            hidden_ns=total.hidden_ns,
+            exposed_ns=total.exposed_ns,
+            collectives=dict(total.collectives),
         )
 
 
@@ -269,6 +270,7 @@ class _Total(Struct):
     exposed_ns: int = 0
     hidden_ns: int = 0
     axes: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    by_axis: dict[str, CommSums] = field(default_factory=lambda: defaultdict(CommSums))
     collectives: dict[str, int] = field(default_factory=lambda: defaultdict(int))
 
 
@@ -284,6 +286,7 @@ def _communication(cells: _Cells, exposed_ns: int, facts: _AxisFacts) -> Communi
     ):
         for total in (rows[row], axes[axis]):
             _add(total.sums, sums, 1)
+            _add(total.by_axis[axis], sums, 1)
             total.exposed_ns += exposed_part
             total.hidden_ns += hidden_part
             total.axes[axis] += exposed_part
@@ -294,7 +297,7 @@ def _communication(cells: _Cells, exposed_ns: int, facts: _AxisFacts) -> Communi
         hidden_ns=hidden_ns,
         by_layer=tuple(_by_layer(row.name, rows[row]) for row in order if row.reason is None),
         by_axis=tuple(
-            facts.result(axis, axes[axis].sums, axes[axis].exposed_ns, axes[axis].hidden_ns)
+            facts.result(axis, axes[axis])
             for axis in sorted(axes, key=lambda axis: (-axes[axis].exposed_ns, axis))
         ),
         unattributed=tuple(
@@ -319,6 +322,7 @@ def _by_layer(name: str, total: _Total) -> CommByLayer:
         calls=total.sums.num_calls,
         bytes=_bytes(total.sums),
         axes=dict(total.axes),
+        axis_bytes={axis: size for axis, sums in total.by_axis.items() if (size := _bytes(sums)) is not None},
     )
 
 

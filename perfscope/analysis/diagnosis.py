@@ -13,6 +13,7 @@ from perfscope.analysis.critical.results import CriticalPath
 from perfscope.analysis.efficiency.pop import efficiency
 from perfscope.analysis.efficiency.results import Efficiency
 from perfscope.analysis.experts.results import Experts
+from perfscope.analysis.group_axes import AxisOfCalls
 from perfscope.analysis.machine.host import Host
 from perfscope.analysis.machine.placement import remote_ranks
 from perfscope.analysis.machine.results import MachineAnalysis
@@ -45,6 +46,7 @@ def analyze_why(
     comm: CommAnalysis,
     usual_ns: float | None,
     machine: tuple[MachineAnalysis | None, Sequence[Host]],
+    axis_of: AxisOfCalls,
     parallel: tuple[Pipeline | None, Experts | None] = (None, None),
 ) -> Why:
     """Replays a run, explains its waits, finds its critical path; nothing where no window was traced.
@@ -56,6 +58,7 @@ def analyze_why(
         usual_ns: the usual (untraced) step; None: only traced ones are known.
         machine: what is known of the hosts.
         parallel: pipelines and experts of the run.
+        axis_of: axis of the mesh of each kind of call.
     """
     lines = ranks.traces.lines
     if not lines.lines:
@@ -71,6 +74,7 @@ def analyze_why(
         analyzed.rooflines if analyzed is not None else (),
         remote_ranks(analyzed, machines),
         wording=training_advice,
+        axis_of=axis_of,
     )
     what_ifs = with_parallel(what_ifs, parallel, [rank.breakdown_ns for rank in ranks.results], usual_ns)
     pop, no_pop = efficiency(replays, hosts, communicates=bool(comm.collectives))

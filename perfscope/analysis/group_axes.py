@@ -23,7 +23,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from msgspec import Struct
 
@@ -56,6 +56,9 @@ _ATTENTION = re.compile(r"attn|attention", re.IGNORECASE)
 _EMBEDDING = re.compile(r"emb", re.IGNORECASE)
 WORLD = "world"
 NAMELESS = "communication"  # a call of which the trace does not say what it is
+
+
+AxisOfCalls: TypeAlias = Mapping[tuple[str, str], str]  # (collective, group) -> axis
 
 
 class CommGroup(NamedTuple):

@@ -105,6 +105,7 @@ class CommByLayer(Struct, frozen=True, kw_only=True):
         calls: of ranks that make any; those that serve several layers count in parts.
         bytes: S of METRICS §2; None: the trace has no size.
         axes: axis -> exposed ns; they add up to `exposed_ns`.
+        axis_bytes: axis -> bytes, of the axes whose calls' sizes the trace has.
     """
 
     layer: str
@@ -113,6 +114,7 @@ class CommByLayer(Struct, frozen=True, kw_only=True):
     calls: float
     bytes: int | None
     axes: Mapping[str, int]
+    axis_bytes: Mapping[str, int] = {}
 
 
 class CommByAxis(Struct, frozen=True, kw_only=True):
@@ -131,6 +133,7 @@ class CommByAxis(Struct, frozen=True, kw_only=True):
         transfer_ns: what remains of the calls; None likewise.
         hidden_ns: under computation.
         exposed_ns: not under computation.
+        collectives: collective -> exposed ns; they add up to `exposed_ns`.
     """
 
     axis: str
@@ -146,6 +149,7 @@ class CommByAxis(Struct, frozen=True, kw_only=True):
     transfer_ns: int | None
     hidden_ns: int
     exposed_ns: int
+    collectives: Mapping[str, int] = {}
 
 
 class CommUnattributed(Struct, frozen=True, kw_only=True):
@@ -272,6 +276,7 @@ class Finding(Struct, frozen=True, kw_only=True):
     layer: str | None = None
     rank: int | None = None
     collective: str | None = None
+    axis: str | None = None  # of the mesh, where it is about the communication along one
     basis: Basis | None = None  # of the verdict
 
     @property

@@ -18,7 +18,7 @@ from perfscope.analysis.bench import BenchResult, bench_result
 from perfscope.analysis.bench_traced import traced_figures
 from perfscope.analysis.clocks.wall import step_notes
 from perfscope.analysis.collectives import CommAnalysis, analyze_collectives
-from perfscope.analysis.communication_of_run import with_communication, with_ports
+from perfscope.analysis.communication_of_run import axis_of_calls, with_communication, with_ports
 from perfscope.analysis.diagnosis import Why, analyze_why
 from perfscope.analysis.experts.analyze import analyze_experts
 from perfscope.analysis.experts.results import Experts
@@ -114,7 +114,13 @@ def analyze_run(source: RunSource) -> RunAnalysis:
     machine, hosts = analyze_machine(source, training)
     communication = with_ports(communication, machine.wire if machine is not None else ())
     why = analyze_why(
-        source, ranks, comm, step_ns.median if step_ns else None, (machine, hosts), (pipeline, experts)
+        source,
+        ranks,
+        comm,
+        step_ns.median if step_ns else None,
+        (machine, hosts),
+        axis_of_calls(groups),
+        (pipeline, experts),
     )
     bench, no_bench = _bench(source, ranks, comm, no_window)
     speed = _speed_of_run(speed, bench)
@@ -291,6 +297,7 @@ def _evidence(source: RunSource, figures: _Figures, analysis: RunAnalysis) -> Ev
         uneven=uneven_layer(figures.ranks.traces.layers, UNEVEN),
         pipeline=analysis.pipeline,
         experts=analysis.experts,
+        communication=analysis.communication,
         server=server_load(source.run.scheme, analysis.ranks, figures.comm.matches),
         no_window=figures.no_window,
     )

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from msgspec import Struct
+
 from perfscope.messages.lists import first_of, plural
-from perfscope.units import format_ns, format_ratio
+from perfscope.units import format_ns, format_rate, format_ratio
 
 NAMED_RANKS = 4
 
@@ -53,6 +55,37 @@ def transfers(slug: str, moved_ns: float, latency_ns: float) -> WhatIfText:
     )
     overlap = "; ranks wait for communication only at the end of the window"
     return WhatIfText(title, moved + (overlap if slug == "full_overlap" else ""))
+
+
+class FasterAxis(Struct, frozen=True, kw_only=True):
+    """An axis of the mesh along which bytes move faster; rates as of bus bandwidths, byte/s."""
+
+    axis: str
+    bytes_per_s: float
+    own_bytes_per_s: float  # of the slow axis
+
+    @property
+    def factor(self) -> float:
+        """2 = twice as fast."""
+        return self.bytes_per_s / self.own_bytes_per_s
+
+
+def of_axis(question: str, axis: str, faster: FasterAxis | None) -> WhatIfText:
+    """Of zero_transfer, full_overlap and fast_link along one axis of the mesh."""
+    if question == "fast_link" and faster is not None:
+        return WhatIfText(
+            f"{axis} at the bandwidth of {faster.axis}",
+            f"bytes move at {format_rate(faster.own_bytes_per_s)} along {axis}, at "
+            f"{format_rate(faster.bytes_per_s)} along {faster.axis}; latency stays",
+        )
+    if question == "full_overlap":
+        return WhatIfText(
+            f"communication along {axis} hidden under computation",
+            f"ranks wait for the calls of {axis} only at the end of the window",
+        )
+    return WhatIfText(
+        f"zero-cost transfers along {axis}", "calls of other axes, and waiting for late ranks, stay"
+    )
 
 
 def one_bucket(small_bytes: int) -> WhatIfText:

@@ -24,6 +24,7 @@ class FindingKind(str, Enum):
     NO_OVERLAP = "no_overlap"
     SMALL_COLLECTIVES = "small_collectives"
     SERIALIZED = "serialised"
+    UNEVEN_COMM = "uneven_comm"  # of one layer, against others of its name
     # Ranks that differ.
     STRAGGLER = "straggler"
     MODEL_SPLIT = "model_split"
@@ -66,6 +67,7 @@ COMMUNICATION = frozenset(
         FindingKind.NO_OVERLAP,
         FindingKind.SMALL_COLLECTIVES,
         FindingKind.SERIALIZED,
+        FindingKind.UNEVEN_COMM,
     }
 )
 # About the recording or the machine's state, not about what the training does.

@@ -105,6 +105,10 @@ class Job:
     remote: dict[int, float] = field(default_factory=dict)
     watched: bool = True  # a sampler ran on each host
 
+    def groups(self) -> list[dict[str, Any]]:
+        """Process groups, as a rank's record lists them."""
+        return [{"name": "0", "desc": "default_pg", "ranks": list(range(self.num_ranks))}]
+
     def window_of(self, step: int) -> int:
         """Number of the window that traces a step; -1 = none."""
         return next((number for number, one in enumerate(self.windows) if one.has(step)), -1)
@@ -132,7 +136,7 @@ class Played:
 
 def run(job: Job, num_steps: int | None = None, *, tape: bool = True) -> list[Played]:
     """Plays the job; one entry per rank."""
-    player = _Player(job, num_steps or job.num_steps, tape)
+    player = Player(job, num_steps or job.num_steps, tape)
     for step in range(player.num_steps):
         player.step(step)
     return player.played
@@ -162,7 +166,7 @@ class _Noise:
         self.scheduler: Float = np.exp(rng.normal(0, 0.2, (steps, ranks, layers, 2)))
 
 
-class _Player:
+class Player:
     def __init__(self, job: Job, num_steps: int, tape: bool) -> None:
         self.job, self.num_steps, self.tape = job, num_steps, tape
         self.noise = _Noise(job)
@@ -188,7 +192,7 @@ class _Player:
         for rank in ranks:
             self.played[rank].starts.append(self.host[rank])
             self.at[rank] = self.host[rank]
-        {"data": self._data, "tensor": self._tensor, "pipeline": self._pipeline}[job.shape]()
+        self._play()
         for rank in ranks:
             self._optimize(rank)
             self._load(rank)
@@ -197,6 +201,9 @@ class _Player:
         if step == self.num_steps - 1:
             for rank in ranks:
                 self.played[rank].starts.append(self.host[rank])
+
+    def _play(self) -> None:
+        {"data": self._data, "tensor": self._tensor, "pipeline": self._pipeline}[self.job.shape]()
 
     # -- computing -----------------------------------------------------------------------------------------
 

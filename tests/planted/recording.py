@@ -75,7 +75,7 @@ class EmulatedRun:
             "num_threads": 1,
             "device": "cuda:0 NVIDIA H100" if job.on_gpu else "cpu",
             "backend": "nccl" if job.on_gpu else "gloo",
-            "groups": [{"name": "0", "desc": "default_pg", "ranks": list(self.ranks)}],
+            "groups": job.groups(),
             "root": {"name": "Net", "data_parallel": job.shape == "data", "dp_size": job.num_ranks},
             "overhead": {"windows_ns": 1_000_000, "windows": 1, "always_on_ns": 1000 * steps},
         }
@@ -140,7 +140,10 @@ class EmulatedRun:
             "step_source": "perfscope",
             "lanes": [{"device": d, "lane": lane, "role": role, "label": role} for d, lane, role in roles],
             "host": f"node{job.host_of(rank)}",
-            "groups": [{"pg_name": "0", "ranks": list(self.ranks)}],
+            "groups": [
+                {"pg_name": group["name"], "pg_desc": group["desc"], "ranks": group["ranks"]}
+                for group in job.groups()
+            ],
             "world_size": job.num_ranks,
             "has_device": job.on_gpu,
         }

@@ -17,6 +17,7 @@ from perfscope.analysis.results import (
     Breakdown,
     CollectiveCall,
     CollectiveResult,
+    Communication,
     LayerResult,
     Quantiles,
     RankResult,
@@ -44,6 +45,7 @@ class Evidence(Struct, frozen=True, kw_only=True):
     machine: MachineAnalysis | None = None
     hosts: Sequence[Host] = ()  # what `machine` was drawn from
     what_ifs: WhatIfs = NOTHING
+    communication: Communication | None = None
     uneven: UnevenLayer | None = None  # a layer of which ranks compute unequal shares
     server: ServerLoad | None = None  # of a run with one parameter server
     pipeline: Pipeline | None = None

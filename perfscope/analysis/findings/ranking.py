@@ -15,6 +15,7 @@ from typing import TypeAlias
 from msgspec.structs import replace
 
 from perfscope.analysis.findings import (
+    axes,
     causes,
     communication,
     disturbed,
@@ -28,7 +29,7 @@ from perfscope.analysis.findings import (
 )
 from perfscope.analysis.findings.evidence import Evidence
 from perfscope.analysis.results import Finding
-from perfscope.vocabulary.findings import GAPS, FindingKind
+from perfscope.vocabulary.findings import COMMUNICATION, GAPS, FindingKind
 
 NOTABLE = 0.05  # a cause below this share of the step is not worth a finding beside the verdict
 REMOVABLE = 0.1  # a cause that would bring more of the step than this comes before the computation
@@ -47,7 +48,6 @@ _REMOVABLE: tuple[_Cause, ...] = (
     ranks.model_split,
     ranks.late_start,
     ranks.imbalance,
-    communication.exposed,
     causes.copies,
     causes.input_wait,
     causes.idle,
@@ -69,18 +69,49 @@ def find(evidence: Evidence) -> tuple[Finding, ...]:
     if not evidence.traced or not evidence.step:
         return _in_order(evidence, causes.untraced(evidence), candidates)
     removable = [finding for cause in _REMOVABLE if (finding := cause(evidence)) is not None]
-    removable = _server_first(sorted(removable, key=lambda finding: -_gain(finding)))
+    removable += _communication(evidence)
+    removable = _server_first(_by_saving(removable))
     verdict = next((finding for finding in removable if _leads(evidence, finding)), None)
     if verdict is not None:
         removable.remove(verdict)
     else:
         verdict = numa.all_remote(evidence) or _largest(evidence)
-        removable = [finding for finding in removable if verdict is None or finding.id != verdict.id]
+        removable = [
+            finding
+            for finding in removable
+            if verdict is None or (finding.id, finding.axis) != (verdict.id, verdict.axis)
+        ]
     assert verdict is not None
     verdict = replace(verdict, basis=evidence.basis)
     beside = [finding for finding in removable if _gain(finding) >= NOTABLE]
     candidates = [candidate for candidate in candidates if candidate.id != verdict.id]
     return _in_order(evidence, verdict, [*beside, *candidates])
+
+
+def _communication(evidence: Evidence) -> list[Finding]:
+    """By axis where the mesh has several; of the whole otherwise."""
+    findings = axes.by_axis(evidence)
+    whole = None if findings else communication.exposed(evidence)
+    return [finding for finding in (*findings, whole, axes.uneven(evidence)) if finding is not None]
+
+
+def _by_saving(findings: Sequence[Finding]) -> list[Finding]:
+    """The largest first; a layer that sends too much before the communication of which it is a part."""
+    order = sorted(findings, key=lambda finding: -_gain(finding))
+    uneven = next((finding for finding in order if finding.id is FindingKind.UNEVEN_COMM), None)
+    if uneven is None or _gain(uneven) <= REMOVABLE:
+        return order
+    order.remove(uneven)
+    place = next(
+        (
+            number
+            for number, finding in enumerate(order)
+            if _gain(finding) < _gain(uneven)
+            or (finding.id in COMMUNICATION and finding.axis in (None, uneven.axis))
+        ),
+        len(order),
+    )
+    return [*order[:place], uneven, *order[place:]]
 
 
 def _server_first(findings: list[Finding]) -> list[Finding]:
@@ -113,13 +144,19 @@ def _largest(evidence: Evidence) -> Finding | None:
     """The largest part of the step, whether it can be removed or not."""
     parts: dict[str, _Cause] = {
         "compute": causes.compute,
-        "exposed_comm": communication.exposed,
+        "exposed_comm": _exposed,
         "copy": causes.copies,
         "input_wait": causes.input_wait,
         "optimizer": causes.optimizer,
         "idle": causes.idle,
     }
     return parts[max(parts, key=evidence.mean)](evidence)
+
+
+def _exposed(evidence: Evidence) -> Finding | None:
+    """The axis with most exposed communication, or all of it."""
+    of_axes = axes.by_axis(evidence)
+    return of_axes[0] if of_axes else communication.exposed(evidence)
 
 
 def _in_order(evidence: Evidence, verdict: Finding, candidates: Sequence[Finding]) -> tuple[Finding, ...]:

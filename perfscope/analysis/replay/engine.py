@@ -140,6 +140,7 @@ def replay(program: Program, plan: Schedule, change: Change | None = None) -> Re
         # Without waits every event is in its rank's first stretch, and nothing is awaited.
         stretch=events.stretch if change.waits else _first_stretch(stretches.rank)[events.stretch],
         awaited=stretches.awaited if change.waits else np.full(len(stretches.rank), -1, dtype=np.int64),
+        early=stretches.early if change.early is None else change.early,
         lag=lag,
         ready=np.full(len(events.rank), np.nan),
         # One place more than there are events: index -1 is "nothing awaited".
@@ -149,7 +150,7 @@ def replay(program: Program, plan: Schedule, change: Change | None = None) -> Re
     _levels(program, plan, run)
     end = run.end[:-1]
     step_ends = end[program.ends]
-    if not change.waits:
+    if not change.waits or change.early is not None:
         step_ends = _with_calls(program, end, step_ends)
     return Replayed(ready=run.ready, end=end, step_ends=step_ends)
 
@@ -164,6 +165,7 @@ class _Run(Struct, kw_only=True, eq=False):
     delay: Float
     stretch: Index
     awaited: Index
+    early: Float
     lag: Float
     ready: Float
     end: Float
@@ -171,7 +173,7 @@ class _Run(Struct, kw_only=True, eq=False):
 
 def _levels(program: Program, plan: Schedule, run: _Run) -> None:
     """The loop over levels; fills `ready` and `end`."""
-    events, wait_cell, early = program.events, program.stretches.cell, program.stretches.early
+    events, wait_cell, early = program.events, program.stretches.cell, run.early
     free = np.full(int(events.slot.max(initial=-1)) + 1, -np.inf)
     any_after = bool((program.after >= 0).any())
     start = np.full(program.num_calls + 1, -np.inf)

@@ -129,4 +129,5 @@ class Change(Struct, frozen=True, kw_only=True, eq=False):
     transfer: Float | None = None
     delay: Float | None = None
     begin: Float | None = None  # shape (ranks,)
+    early: Float | None = None  # of the stretches; inf: they wait for nothing
     waits: bool = True  # False: lines wait for nothing but, at the end, for every call

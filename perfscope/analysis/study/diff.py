@@ -9,7 +9,9 @@ from collections.abc import Iterable, Mapping
 from msgspec.structs import replace
 
 from perfscope.analysis.results import CollectiveResult, RunAnalysis
+from perfscope.analysis.study.axes import axis_changes, is_hybrid, whole_parts
 from perfscope.analysis.study.causes import cause_of
+from perfscope.analysis.study.figures import Composition
 from perfscope.analysis.study.gather import mapping
 from perfscope.analysis.study.results import (
     PARTS,
@@ -20,7 +22,7 @@ from perfscope.analysis.study.results import (
     StudyRun,
 )
 from perfscope.messages.comparison import diff as words
-from perfscope.messages.comparison.schemes import advised
+from perfscope.messages.comparison.schemes import advised, unequal_work
 from perfscope.messages.sentences import capital
 from perfscope.messages.study import PART_TITLES
 from perfscope.vocabulary.efficiency import PopFactor
@@ -47,10 +49,11 @@ def run_diff(before: tuple[StudyRun, RunEntry], after: tuple[StudyRun, RunEntry]
     """What changed from one run to the other: step, parts, layers, collectives, machine, surroundings."""
     (first, first_entry), (second, second_entry) = before, after
     analysis, other = first_entry.analysis, second_entry.analysis
+    by_axis = is_hybrid(analysis, other)
     sections = [
         _mixed("step", _step(first, analysis), _step(second, other)),
-        _parts_section(first, second),
-        _section("layers", _layers(analysis), _layers(other), "time"),
+        _parts_section((first, analysis), (second, other)),
+        _section("layers", _layers(analysis, by_axis), _layers(other, by_axis), "time"),
         _collective_section(analysis, other),
         _mixed("machine", _machine(first, analysis), _machine(second, other)),
         _texts("packages", first.packages, second.packages),
@@ -60,6 +63,8 @@ def run_diff(before: tuple[StudyRun, RunEntry], after: tuple[StudyRun, RunEntry]
         _texts("scheme", _scheme(first, analysis), _scheme(second, other)),
     ]
     moved = _moved_most(first, second)
+    if moved and by_axis and first.composition is not None and second.composition is not None:
+        moved += words.of_axes(axis_changes((first.composition, analysis), (second.composition, other)))
     return RunDiff(
         before=first.label,
         after=second.label,
@@ -81,7 +86,11 @@ def _headline(first: StudyRun, second: StudyRun, moved: str) -> str:
     else:
         lacking = [run.label for run in (first, second) if run.step_ns is None]
         return words.speed_not_known(lacking or [first.label])
-    return words.headline(clause, moved)
+    unequal = unequal_work(
+        [size for run in (first, second) if (size := run.effective_batch or run.batch)],
+        [run.axes.get("synchrony", "") for run in (first, second)],
+    )
+    return f"{words.headline(clause, moved)} {unequal}".rstrip()
 
 
 def _moved_most(first: StudyRun, second: StudyRun) -> str:
@@ -153,26 +162,55 @@ def _sent(link: object) -> float | None:
     return float(recorded) if recorded is not None else None
 
 
-def _parts_section(first: StudyRun, second: StudyRun) -> DiffSection:
-    lacking = [run.label for run in (first, second) if run.composition is None]
+def _parts_section(first: tuple[StudyRun, RunAnalysis], second: tuple[StudyRun, RunAnalysis]) -> DiffSection:
+    """The parts add up to the step to the nanosecond, and so do their changes; of hybrids with each axis."""
+    lacking = [run.label for run, _ in (first, second) if run.composition is None]
     if lacking:
         title, reason = words.SECTIONS["parts"], words.not_traced(lacking)
         return DiffSection(id="parts", title=title, rows=(), num_same=0, reason=reason)
-    sides: list[Side] = [
-        {PART_TITLES[part]: getattr(run.composition, part) for part in PARTS}
-        | {"step": run.composition.step if run.composition else None}
-        for run in (first, second)
+    by_axis = is_hybrid(first[1], second[1])
+    sides = [
+        _parts(run.composition, analysis, by_axis)
+        for run, analysis in (first, second)
+        if run.composition is not None
     ]
-    return _section("parts", sides[0], sides[1], "time")
+    if by_axis:  # what one of them has no calls of takes no time there
+        for side, other in (sides, sides[::-1]):
+            side |= {name: 0 for name in other if name not in side}
+    section = _section("parts", sides[0], sides[1], "time")
+    longer = next((row.change for row in section.rows if row.what == "step"), None)
+    rows = (
+        replace(row, note=words.of_difference(row.change / longer))
+        if longer and row.change is not None and row.what != "step"
+        else row
+        for row in section.rows
+    )
+    return replace(section, rows=tuple(rows))
 
 
-def _layers(analysis: RunAnalysis) -> Side:
+def _parts(composition: Composition, analysis: RunAnalysis, by_axis: bool) -> Side:
+    side: Side = {"step": round(composition.step)}
+    for (part, axis), value in whole_parts(composition, analysis, by_axis=by_axis).items():
+        side[PART_TITLES[part] if axis is None else words.along(PART_TITLES[part], axis)] = value
+    return side
+
+
+def _layers(analysis: RunAnalysis, by_axis: bool) -> Side:
+    """`by_axis`: exposed communication of each layer and axis, and of no layer."""
     side: Side = {}
+    if by_axis and analysis.communication is not None:
+        for row in analysis.communication.by_layer:
+            for axis, exposed in row.axes.items():
+                side[words.along(words.exposed_row(row.layer or words.ROOT_LAYER), axis)] = exposed
+        for entry in analysis.communication.unattributed:
+            for axis, exposed in entry.axes.items():
+                name = words.along(words.exposed_row(words.no_layer(entry.reason)), axis)
+                side[name] = exposed
     for layer in analysis.layers:
         name = layer.layer or words.ROOT_LAYER
         side[f"{name}, forward"] = layer.forward_ns
         side[f"{name}, backward"] = layer.backward_ns
-        if layer.exposed_comm_ns is not None:
+        if layer.exposed_comm_ns is not None and not by_axis:
             side[words.exposed_row(name)] = layer.exposed_comm_ns
     return side
 

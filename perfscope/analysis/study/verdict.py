@@ -43,9 +43,10 @@ def verdict_of(
     )
 
 
-def _updates(rows: Sequence[SchemeRow]) -> list[int]:
-    """Samples in one update, the distinct numbers that are known, least first."""
-    return sorted({size for row in rows if (size := row.effective_batch or row.batch)})
+def _unequal(rows: Sequence[SchemeRow]) -> str:
+    """Why an update of one is not an update of another; "" where it is."""
+    sizes = {size for row in rows if (size := row.effective_batch or row.batch)}
+    return words.unequal_work(sizes, {row.axes.get("synchrony", "") for row in rows})
 
 
 def _headline(rows: Sequence[SchemeRow], pair: Pair) -> str:
@@ -57,7 +58,7 @@ def _headline(rows: Sequence[SchemeRow], pair: Pair) -> str:
         ratio=pair.ratio,
         is_level=bool(pair.level),
         noise=_noise(pair),
-        unequal=words.unequal_updates(_updates(rows)),
+        unequal=_unequal(rows),
     )
     if last is not second and winner.samples_per_s and last.samples_per_s:
         text += f" {words.slowest(last.title, winner.title, winner.samples_per_s / last.samples_per_s)}"
@@ -92,7 +93,7 @@ def _action(rows: Sequence[SchemeRow], pair: Pair, runs: Mapping[str, StudyRun])
         (pair.a, pair.b),
         is_level=bool(pair.level),
         is_close=pair.interval is None and pair.ratio < CLOSE,
-        is_unequal=len(_updates(rows)) > 1,
+        is_unequal=bool(_unequal(rows)),
     )
     cause = common_cause([runs[label] for label in winner.runs])
     action = cause[1].text.action if cause is not None else ""
@@ -181,7 +182,7 @@ def _turn_sentence(turns: Sequence[Turn], winner: SchemeRow) -> str:
 
 def _caution(rows: Sequence[SchemeRow]) -> str:
     """What samples/s leave out."""
-    cautions = [words.unequal_updates(_updates(rows))]
+    cautions = [_unequal(rows)]
     winner = rows[0]
     schemes = [row for row in rows if row.held_out_loss is not None]
     best = min(schemes, key=lambda row: (row.held_out_loss or 0.0, row.title), default=None)

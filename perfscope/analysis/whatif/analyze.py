@@ -18,6 +18,7 @@ from perfscope.analysis.missing import Missing, missing_figure
 from perfscope.analysis.replay.program import Change, Program
 from perfscope.analysis.replay.replays import UNEXPLAINED, Replays
 from perfscope.analysis.whatif import changes
+from perfscope.analysis.whatif.axes import RunAxes
 from perfscope.analysis.whatif.latency import CallCost, call_costs
 from perfscope.analysis.whatif.peers import RankWork, Slow, as_fast_as_peers, splits_differently
 from perfscope.analysis.whatif.results import ReplayCheck, WhatIf
@@ -41,6 +42,7 @@ class WhatIfs(Struct, frozen=True, kw_only=True):
     slow_at_times: tuple[Slow, ...]  # with ranks that were slow in some of the steps only
     missing: tuple[Missing, ...]
     different_work: bool = False  # ranks run different layers: the model is split over them
+    axes: RunAxes = RunAxes()
 
     @property
     def usable(self) -> bool:
@@ -67,6 +69,7 @@ def analyze_what_ifs(
     rooflines: Sequence[Roofline] = (),
     remote: Sequence[int] = (),
     wording: TrainingAdvice = TORCH,
+    axis_of: Mapping[tuple[str, str], str] = {},
 ) -> WhatIfs:
     """Replays the run without each of its costs.
 
@@ -77,6 +80,7 @@ def analyze_what_ifs(
         rooflines: of the machine, for layers at their roof.
         remote: ranks whose memory lies on other NUMA nodes than their CPUs.
         wording: of the framework that trained.
+        axis_of: axis of the mesh of each kind of call.
     """
     if replays is None or replays.base_ns <= 0:
         return NOTHING
@@ -93,7 +97,12 @@ def analyze_what_ifs(
     work = RankWork.of(replays)
     slow = work.slow(layers)
     asked = _Asked(replays=replays, usual_ns=usual_ns or replays.measured_ns, check=check)
-    what_ifs = [*_questions(asked, costs, work, slow, wording), *_roofs(asked, layers, rooflines)]
+    axes = RunAxes.of(replays, costs, axis_of)
+    what_ifs = [
+        *_questions(asked, costs, work, slow, wording, axes),
+        *_of_axes(asked, costs, axes),
+        *_roofs(asked, layers, rooflines),
+    ]
     if remote:
         what_ifs += asked.what_if(
             "local_memory",
@@ -111,6 +120,7 @@ def analyze_what_ifs(
         slow_at_times=tuple(work.slow(layers, nearly_each=False)),
         missing=(),
         different_work=splits_differently(work),
+        axes=axes,
     )
 
 
@@ -130,6 +140,7 @@ class _Asked(Struct, frozen=True, kw_only=True):
         keeps: bool = False,
         layer: str | None = None,
         rank: int | None = None,
+        axis: str | None = None,
     ) -> list[WhatIf]:
         """`keeps`: the saved time is not the computation's, so tracing did not stretch it."""
         step = self.replays.step_ns(change)
@@ -154,6 +165,7 @@ class _Asked(Struct, frozen=True, kw_only=True):
                 caution=self._caution(stretched if not alike else None),
                 layer=layer,
                 rank=rank,
+                axis=axis,
             )
         ]
 
@@ -172,6 +184,7 @@ def _questions(
     work: RankWork,
     slow: Sequence[Slow],
     wording: TrainingAdvice,
+    axes: RunAxes,
 ) -> list[WhatIf]:
     replays = asked.replays
     input_ns, idle_ns = _time_of(replays, LINE_INPUT), _time_of(replays, LINE_IDLE)
@@ -187,11 +200,11 @@ def _questions(
         changes.no_idle,
     )
     if len(work.ranks) > 1:
-        what_ifs += [*_of_calls(asked, costs), *_of_ranks(asked, work, slow)]
+        what_ifs += [*_of_calls(asked, costs, axes), *_of_ranks(asked, work, slow)]
     return what_ifs
 
 
-def _of_calls(asked: _Asked, costs: Mapping[tuple[str, str], CallCost]) -> list[WhatIf]:
+def _of_calls(asked: _Asked, costs: Mapping[tuple[str, str], CallCost], axes: RunAxes) -> list[WhatIf]:
     fixed, moved = _transfers(asked.replays, costs)
     questions: dict[str, Callable[[Program], Change | None]] = {
         "zero_transfer": changes.zero_transfer,
@@ -203,8 +216,27 @@ def _of_calls(asked: _Asked, costs: Mapping[tuple[str, str], CallCost]) -> list[
         for slug, change in questions.items()
         for what_if in asked.what_if(slug, texts.transfers(slug, moved, fixed), change, keeps=True)
     ]
-    merged = partial(changes.merged_calls, costs=costs)
+    merged = partial(changes.merged_calls, costs=costs, blocking=axes.blocking)
     return what_ifs + asked.what_if("one_bucket", texts.one_bucket(changes.SMALL_BYTES), merged, keeps=True)
+
+
+def _of_axes(asked: _Asked, costs: Mapping[tuple[str, str], CallCost], axes: RunAxes) -> list[WhatIf]:
+    """Each axis of a mesh of several alone."""
+    what_ifs = []
+    for axis, kinds in axes.kinds.items() if len(axes.kinds) > 1 else ():
+        questions: dict[str, Callable[[Program], Change | None]] = {
+            "zero_transfer": partial(changes.zero_transfer, kinds=kinds),
+            "full_overlap": partial(changes.full_overlap, kinds=kinds),
+        }
+        faster = axes.faster_than(axis)
+        if faster is not None:
+            questions["fast_link"] = partial(
+                changes.faster_links, costs=costs, factor=faster.factor, kinds=kinds
+            )
+        for question, change in questions.items():
+            text = texts.of_axis(question, axis, faster)
+            what_ifs += asked.what_if(f"{question}:{axis}", text, change, keeps=True, axis=axis)
+    return what_ifs
 
 
 def _of_ranks(asked: _Asked, work: RankWork, slow: Sequence[Slow]) -> list[WhatIf]:

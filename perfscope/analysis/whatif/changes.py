@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from typing import TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from perfscope.analysis.mainline import (
     LINE_COMPUTE,
@@ -17,15 +19,22 @@ from perfscope.analysis.replay.program import Change, Float, Program
 from perfscope.analysis.whatif.latency import CallCost
 from perfscope.rundir.schema import PHASES
 
+Mask: TypeAlias = NDArray[np.bool_]
+
 SMALL_BYTES = 256 * 1024  # a call below this pays mostly latency
 BUCKET_BYTES = 25 * 1024 * 1024  # DistributedDataParallel's default bucket
 
 
-def zero_transfer(program: Program) -> Change | None:
-    """Instantaneous transfer: the ideal network of T_id."""
-    if not program.events.transfer.any():
-        return None
-    return Change(transfer=np.zeros_like(program.events.transfer))
+def _on(program: Program, kinds: Collection[tuple[str, str]] | None) -> Mask:
+    """Calls of these kinds, (collective, group), None = all; marks are no calls. Shape (calls,)."""
+    of_kind = [kinds is None or name in kinds for name in program.names]
+    return np.array([*of_kind, False])[program.kind]
+
+
+def zero_transfer(program: Program, kinds: Collection[tuple[str, str]] | None = None) -> Change | None:
+    """Instantaneous transfer: the ideal network of T_id; `kinds`: of these calls only."""
+    transfer = np.where(_on(program, kinds)[program.events.call], 0.0, program.events.transfer)
+    return Change(transfer=transfer) if (transfer != program.events.transfer).any() else None
 
 
 def no_input_wait(program: Program) -> Change | None:
@@ -49,9 +58,16 @@ def equal_start(program: Program) -> Change | None:
     return Change(begin=np.zeros(len(program.ranks))) if program.begin.any() else None
 
 
-def full_overlap(program: Program) -> Change | None:
-    """No line waits for a call before the window's end: all communication runs beside the computation."""
-    return Change(waits=False) if (program.kind >= 0).any() else None
+def full_overlap(program: Program, kinds: Collection[tuple[str, str]] | None = None) -> Change | None:
+    """No line waits for a call before the window's end: all communication runs beside the computation.
+
+    `kinds`: (collective, group); lines still wait for other calls.
+    """
+    if kinds is None:
+        return Change(waits=False) if (program.kind >= 0).any() else None
+    awaited = program.stretches.awaited
+    spared = (awaited >= 0) & _on(program, kinds)[program.events.call[awaited]]
+    return Change(early=np.where(spared, np.inf, program.stretches.early)) if spared.any() else None
 
 
 def perfect_balance(program: Program) -> Change | None:
@@ -67,19 +83,26 @@ def perfect_balance(program: Program) -> Change | None:
     return Change(local=np.where(useful, cells.local * factor[cells.rank, column], cells.local))
 
 
-def faster_links(program: Program, costs: Mapping[tuple[str, str], CallCost], factor: float) -> Change | None:
+def faster_links(
+    program: Program,
+    costs: Mapping[tuple[str, str], CallCost],
+    factor: float,
+    kinds: Collection[tuple[str, str]] | None = None,
+) -> Change | None:
     """Links of `factor` times the bandwidth; what is latency stays.
 
     Args:
         program: a window.
         costs: (collective, group) -> what a call costs.
         factor: 2 = twice as fast.
+        kinds: of calls, (collective, group); None = all.
     """
-    if not program.events.transfer.any():
+    chosen = _on(program, kinds)[program.events.call]
+    if not program.events.transfer[chosen].any():
         return None
     fixed = latency_of(program, costs)
     transfer = program.events.transfer
-    moved = np.maximum(transfer - fixed, 0)
+    moved = np.where(chosen, np.maximum(transfer - fixed, 0), 0)
     return Change(transfer=transfer - moved * (1 - 1 / factor))
 
 
@@ -90,9 +113,20 @@ def latency_of(program: Program, costs: Mapping[tuple[str, str], CallCost]) -> F
     return result
 
 
-def merged_calls(program: Program, costs: Mapping[tuple[str, str], CallCost]) -> Change | None:
-    """Small all_reduce calls merged into buckets, which alone pay latency, step by step."""
-    reduces = np.array([*(name == "all_reduce" for name, _ in program.names), False])[program.kind]
+def merged_calls(
+    program: Program,
+    costs: Mapping[tuple[str, str], CallCost],
+    blocking: Collection[tuple[str, str]] = (),
+) -> Change | None:
+    """Small all_reduce calls merged into buckets, which alone pay latency, group by group and step by step.
+
+    Args:
+        program: a window.
+        costs: (collective, group) -> what a call costs.
+        blocking: kinds of calls that cannot be merged, because the next layer needs what they bring.
+    """
+    mergeable = [name[0] == "all_reduce" and name not in blocking for name in program.names]
+    reduces = np.array([*mergeable, False])[program.kind]
     small = reduces & (program.size >= 0) & (program.size < SMALL_BYTES)
     if not small.any():
         return None
@@ -100,8 +134,9 @@ def merged_calls(program: Program, costs: Mapping[tuple[str, str], CallCost]) ->
     step = np.zeros(program.num_calls, dtype=np.int64)
     step[events.call] = program.cells.step[events.cell]
     spared = np.zeros(program.num_calls, dtype=bool)
-    for step_number in np.unique(step[small]).tolist():
-        calls = np.flatnonzero(small & (step == step_number))
+    pairs = np.unique(np.stack((step[small], program.kind[small])), axis=1)
+    for step_number, kind in pairs.T.tolist():
+        calls = np.flatnonzero(small & (step == step_number) & (program.kind == kind))
         needed = max(1, int(-(-program.size[calls].sum() // BUCKET_BYTES)))
         spared[calls[:-needed]] = True  # the last one carries them all
     if not spared.any():

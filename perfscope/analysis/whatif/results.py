@@ -10,7 +10,8 @@ class WhatIf(Struct, frozen=True, kw_only=True):
 
     Attributes:
         id: stable slug: perfect_balance, zero_transfer, full_overlap, no_input_wait, no_stragglers,
-            double_bandwidth, one_bucket, roofline:LAYER ...
+            double_bandwidth, one_bucket, roofline:LAYER; of one axis of the mesh zero_transfer:AXIS,
+            full_overlap:AXIS, fast_link:AXIS.
         title: what is changed, in words.
         step_ns: the predicted step, in the scale of the usual (untraced) step.
         gain_ns: usual step - step_ns; never negative.
@@ -28,6 +29,7 @@ class WhatIf(Struct, frozen=True, kw_only=True):
     caution: str = ""
     layer: str | None = None
     rank: int | None = None
+    axis: str | None = None
 
 
 class ReplayCheck(Struct, frozen=True, kw_only=True):

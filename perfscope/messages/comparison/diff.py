@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
+from perfscope.messages.collectives import UNATTRIBUTED
 from perfscope.messages.comparison.schemes import ONE_RUN_EACH
 from perfscope.messages.efficiency import TITLES
 from perfscope.messages.study import PART_TITLES, faster_than, named, percent, ranks, slower_than
-from perfscope.units import format_ns
+from perfscope.units import format_ns, format_ratio
+from perfscope.vocabulary.communication import Unattributed
 from perfscope.vocabulary.comparison import ProblemKind
 from perfscope.vocabulary.efficiency import PopFactor
 
@@ -133,6 +135,29 @@ def moved_most(part: str, change_ns: float, *, explains: float | None, is_scalin
     sign = "+" if change_ns > 0 else "−"
     how = ", counted in time," if is_scaling else ""
     return f"{PART_TITLES[part]}{how} {how_much}: {sign}{format_ns(abs(change_ns))} in a traced step"
+
+
+def of_axes(changes_ns: Mapping[str, int]) -> str:
+    """What the axes' exposed communication changed by, the largest change first; "" where none did."""
+    order = sorted((axis for axis in changes_ns if changes_ns[axis]), key=lambda axis: -abs(changes_ns[axis]))
+    parts = [
+        f"{axis} {'+' if changes_ns[axis] > 0 else '−'}{format_ns(abs(changes_ns[axis]))}"
+        for axis in order[:3]
+    ]
+    return f" (exposed communication by axis: {', '.join(parts)})" if parts else ""
+
+
+def along(what: str, axis: str) -> str:
+    return f"{what} along {axis}"
+
+
+def of_difference(share: float) -> str:
+    """`share`: of the change of the step; negative where it goes the other way."""
+    return f"{format_ratio(share)} of the difference"
+
+
+def no_layer(reason: Unattributed) -> str:
+    return f"(no layer: {UNATTRIBUTED[reason]})"
 
 
 def not_traced(labels: Sequence[str]) -> str:

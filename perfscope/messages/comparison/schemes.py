@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from perfscope.messages.study import faster_than, named, on_part, percent, times
 from perfscope.units import format_bytes, format_ns, format_rate
@@ -28,11 +28,21 @@ def one_setting(title: str) -> str:
     return f"all usable runs are of one setting ({title}): nothing to compare it with"
 
 
-def unequal_updates(sizes: Sequence[int]) -> str:
-    """What to say of updates of so many samples; "" where all are equal."""
-    if len(sizes) < 2:
-        return ""
-    return f"One update averages {sizes[0]:,} to {sizes[-1]:,} samples: samples/s do not compare learning."
+def unequal_work(sizes: Collection[int], synchronies: Collection[str]) -> str:
+    """What to say of updates of so many samples, made so; "" where all are alike.
+
+    Args:
+        sizes: samples in an update, of each run that knows it.
+        synchronies: of the schemes: synchronous, bounded, asynchronous, none; "" = not a scheme.
+    """
+    kinds = sorted({*synchronies} - {"", "none"})
+    reasons = []
+    if len({*sizes}) > 1:
+        reasons.append(f"One update averages {min(sizes):,} to {max(sizes):,} samples")
+    if len(kinds) > 1:
+        what = "updates" if reasons else "Updates"
+        reasons.append(f"{what} are {' or '.join(kinds)}")
+    return f"{', and '.join(reasons)}: samples/s do not compare learning." if reasons else ""
 
 
 def noise_of(ratio: float, low: float, high: float, num_repeats: int, *, is_wide: bool) -> str:
