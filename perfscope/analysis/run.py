@@ -19,9 +19,11 @@ from perfscope.analysis.bench_traced import traced_figures
 from perfscope.analysis.clocks.wall import step_notes
 from perfscope.analysis.collectives import CommAnalysis, analyze_collectives
 from perfscope.analysis.communication_of_run import with_communication
+from perfscope.analysis.counter_results import StepCounters
 from perfscope.analysis.diagnosis import Why, analyze_why
 from perfscope.analysis.findings import Evidence, find
 from perfscope.analysis.findings.ranks import UNEVEN
+from perfscope.analysis.layer_counters import counted_run
 from perfscope.analysis.layers import layer_results, uneven_layer
 from perfscope.analysis.machine.analyze import Training, analyze_machine
 from perfscope.analysis.machine.host import Host
@@ -63,6 +65,7 @@ class _Figures(Struct, frozen=True, kw_only=True):
     comm: CommAnalysis
     layers: tuple[LayerResult, ...]
     communication: Communication | None
+    counters: StepCounters | None
     machine: MachineAnalysis | None
     hosts: Sequence[Host]
     why: Why
@@ -85,7 +88,8 @@ def analyze_run(source: RunSource) -> RunAnalysis:
     )
     ranks, communication = with_communication(source, ranks, comm.collectives)
     no_layers_text = advice.training(records).no_layers
-    layers, no_layers = layer_results(ranks.traces.layers, communication, no_layers_text)
+    counted = counted_run(windows)
+    layers, no_layers = layer_results(ranks.traces.layers, communication, counted.layers, no_layers_text)
     step_ns = _step_time(ranks.steps)
     speed = throughput(source.run.options.samples_per_step, records, ranks.steps, step_ns)
     training = Training(
@@ -109,11 +113,12 @@ def analyze_run(source: RunSource) -> RunAnalysis:
         comm=comm,
         layers=layers,
         communication=communication,
+        counters=counted.step({layer.layer for layer in layers}),
         machine=machine,
         hosts=hosts,
         why=why,
         bench=bench,
-        missing=tuple(dict.fromkeys([*of_run, *no_speed, *no_bench, *why.missing])),
+        missing=tuple(dict.fromkeys([*of_run, *counted.missing, *no_speed, *no_bench, *why.missing])),
     )
     analysis = _analysis(source, figures)
     return replace(analysis, findings=find(_evidence(source, figures, analysis)))
@@ -218,6 +223,7 @@ def _analysis(source: RunSource, figures: _Figures) -> RunAnalysis:
         waits=why.waits,
         critical_paths=why.critical_paths,
         communication=figures.communication,
+        counters=figures.counters,
         framework=framework_of(records),
         samples_per_step=speed.samples_per_step,
         tokens_per_s=speed.tokens_per_s,
