@@ -23,6 +23,7 @@ _OF_WINDOWS = (
         "breakdown_of",
         "layers",
         "communication",
+        "counters",
         "collectives",
         "provenance",
         "machine",

@@ -5,9 +5,10 @@ pass, and where the backward pass reaches what a layer's forward pass returned, 
 the layer around it. What is counted between two readings belongs to the layer and phase of the first. So the
 readings of a step add up to the step, whatever becomes of single ones.
 
-Readings cost microseconds each; they end for a window once they have taken more than MAX_SHARE of its time.
-Only the thread that opened the window is counted: neither intra-operator threads, nor those of communication
-backends. Without the backward pass's own thread (GPUs) no layer is known there.
+Readings cost microseconds each. Where those of a step take more than MAX_SHARE of it, that step is the only
+one that is read, and later windows have no counters. Only the thread that opened the window is counted:
+neither intra-operator threads, nor those of communication backends. Without the backward pass's own thread
+(GPUs) no layer is known there.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ from ..vocabulary.causes import Cause
 from .files import write_whole
 from .perf_events import Closed, Reason, ThreadCounters
 
-MAX_SHARE = 0.02  # of a window's time
-FREE_NS = 2_000_000  # and as much at any rate: the readings of a few hundred layers
+MAX_SHARE = 0.01  # of a step's time; above it one step is read, no other
+MOST_SHARE = 0.2  # of a window's time so far: that one step is not finished
+FREE_NS = 2_000_000  # and as much at any rate: the readings of a hundred layers
 MOST_NS = 50_000  # that one reading is taken to cost: what is more, the thread did not run
 OUTSIDE = ("other", "")  # phase and layer of what no layer does
 _clock = time.monotonic_ns
@@ -59,6 +61,7 @@ class LayerCounters:
 
     def __init__(self, open_counters: Callable[[], ThreadCounters] = ThreadCounters) -> None:
         self._open_counters = open_counters
+        self._is_costly = False
         self._start()
 
     def _start(self) -> None:
@@ -70,13 +73,15 @@ class LayerCounters:
         self._stack: List[Context] = [OUTSIDE]
         self._known: Set[int] = set()  # nodes of the graph whose layer is known, by sequence number
         self._ended: Optional[Reason] = None
-        self._opened = self._cost_ns = self._step_start = 0
+        self._opened = self._cost_ns = self._step_start = self._cost_before = 0
 
     # -- windows ------------------------------------------------------------------------------------
 
     def open(self) -> None:
         """Open the calling thread's counters. Nothing is counted before the first step."""
         self._start()
+        if self._is_costly:
+            return
         self._counters = self._open_counters()
         self._thread = threading.get_ident()
         self._opened = _clock()
@@ -85,6 +90,7 @@ class LayerCounters:
     def step_begins(self) -> None:
         self._stack, self._step_start = [OUTSIDE], len(self._readings)
         self._known.clear()
+        self._cost_before = self._cost_ns
         self._read()
 
     def step_ended(self, step: int) -> None:
@@ -92,6 +98,9 @@ class LayerCounters:
         self._read()
         if self.active:
             self._steps.append((step, self._step_start, len(self._readings) - 1))
+            duration = self._readings[-1][0] - self._readings[self._step_start][0]
+            self._is_costly = self._cost_ns - self._cost_before > MAX_SHARE * duration
+            self.active = not self._is_costly
 
     def close(self, path: str) -> None:
         """Give up the counters and write the file.
@@ -188,11 +197,13 @@ class LayerCounters:
             self._watch(value, self._stack[-1][1])
 
     def _watch(self, value: Any, layer: str) -> None:
+        began = _clock()
         for node in _nodes(value):
             number = node._sequence_nr()
             if number not in self._known:
                 self._known.add(number)
                 node.register_prehook(lambda _, layer=layer: self._reached(layer))
+        self._cost_ns += min(_clock() - began, MOST_NS)
 
     def _reached(self, layer: str) -> None:
         """The backward pass has come to the work of a layer."""
@@ -216,7 +227,8 @@ class LayerCounters:
         self._readings.append((began, self._stack[-1], reading))
         now = _clock()
         self._cost_ns += min(now - began, MOST_NS)
-        if self._cost_ns > max(FREE_NS, MAX_SHARE * (now - self._opened)):
+        if self._cost_ns > max(FREE_NS, MOST_SHARE * (now - self._opened)):
+            self._is_costly = True
             self._end(Reason(Cause.TOO_COSTLY, ""))
 
     def _end(self, reason: Reason) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import threading
 from itertools import pairwise
 from pathlib import Path
@@ -138,13 +139,39 @@ def test_other_threads_take_no_readings(counters: LayerCounters, source: Counted
     assert source.reads == reads
 
 
+@pytest.fixture(autouse=True)
+def free(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps of tests take no time: any reading would be too much of it."""
+    monkeypatch.setattr(layer_counters, "MAX_SHARE", math.inf)
+
+
+def test_where_readings_are_much_of_a_step_one_step_is_read_and_no_later_window(
+    counters: LayerCounters, source: Counted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(layer_counters, "MAX_SHARE", 0)
+    for step in (3, 4):
+        counters.step_begins()
+        with layer(counters, "a"):
+            source.value += 2
+        counters.step_ended(step)
+    document = written(counters, tmp_path)
+    assert [step for step, _, _ in document["steps"]] == [3] and document["ended"] is None
+    assert by_layer(document)["forward", "a"] == 2
+    reads = source.reads
+    counters.open()
+    counters.step_begins()
+    counters.step_ended(9)
+    counters.close(str(tmp_path / "1.counters.json"))
+    assert source.reads == reads and not (tmp_path / "1.counters.json").exists()
+
+
 def test_readings_end_where_they_cost_too_much(
     counters: LayerCounters, source: Counted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counters.step_begins()
     counters.step_ended(0)
     monkeypatch.setattr(layer_counters, "FREE_NS", 0)
-    monkeypatch.setattr(layer_counters, "MAX_SHARE", 0)
+    monkeypatch.setattr(layer_counters, "MOST_SHARE", 0)
     counters.step_begins()
     reads = source.reads
     with layer(counters, "a"):
