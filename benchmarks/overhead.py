@@ -11,6 +11,7 @@ inside that noise cannot be told from no tool.
     perfscope check runs/resnet-perfscope-* --against runs/resnet-plain-* --name overhead
 
     python benchmarks/overhead.py --descriptor         # what it costs that no descriptor is trusted
+    python benchmarks/overhead.py --counters           # how much longer traced steps take with counters
 
 Tools: perfscope (default options), torch.profiler on every step, viztracer (if installed).
 """
@@ -80,6 +81,18 @@ with open(out, "w") as file:
 
 PERFSCOPE = (sys.executable, "-m", "perfscope", "run", "--ceilings", "off")
 WARM_UP = 10  # steps
+
+
+# Put before TRAINING: windows take turns with counters per layer, without ("A/A") and without. Times are CPU
+# times of the training thread, which other processes disturb less.
+TURNS = """
+import sys, time
+time.perf_counter = time.thread_time
+import torch
+counters = next(m for name, m in sys.modules.items() if name.endswith("probes.layer_counters")).LayerCounters
+opened, turns = counters.open, iter(range(1 << 30))
+counters.open = lambda self: None if next(turns) % 3 else opened(self)
+"""
 
 
 class Bench:
@@ -191,6 +204,57 @@ def descriptor_check(rounds: int, rng: random.Random) -> dict[str, float]:
     return {"flush_us": flush, "step_us": flush / 20, "noise_us": (high - low) / 2}
 
 
+def counters_check(kind: str, steps: int) -> dict[str, float]:
+    """Traced steps with counters per layer over traced steps without; `A/A`: of other windows without.
+
+    Each window's figure is its median step without the first. The ratios are medians over groups of three
+    consecutive windows, with their quartiles.
+    """
+    folder = Path(tempfile.mkdtemp())
+    bootstrap = Path(__file__).parents[1] / "perfscope" / "probes" / "bootstrap"
+    script, run, out = folder / "train.py", folder / "run", folder / "out.json"
+    script.write_text(TURNS + TRAINING)
+    run.mkdir()
+    env = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "PERFSCOPE_RUN_DIR": str(run),
+        "PERFSCOPE_AGENT": str(bootstrap / "agent.py"),
+        "PERFSCOPE_CONFIG": json.dumps({"windows": 1000, "steps_per_window": 12, "overhead": 1000}),
+        "PYTHONPATH": str(bootstrap / "site"),
+    }
+    command = [sys.executable, str(script), kind, str(steps), str(out), "plain"]
+    subprocess.run(command, env=env, check=True, capture_output=True)
+    header, *lines = (run / "ranks" / "0" / "steps.jsonl").read_text().splitlines()
+    place = json.loads(header)["columns"].index("window")
+    by_window: dict[int, list[float]] = {}
+    for line, time_s in zip(lines, json.loads(out.read_text())["steps"], strict=False):
+        by_window.setdefault(json.loads(line)[place], []).append(time_s)
+    medians = {
+        window: statistics.median(times[1:-1]) for window, times in by_window.items() if len(times) > 9
+    }
+    ratios: dict[str, list[float]] = {"counters": [], "A/A": []}
+    for first in range(3, max(medians) - 1, 3):
+        if all(window in medians for window in range(first, first + 3)):
+            ratios["counters"].append(medians[first] / medians[first + 2])
+            ratios["A/A"].append(medians[first + 1] / medians[first + 2])
+    shutil.rmtree(folder)
+    result: dict[str, float] = {"groups": len(ratios["A/A"])}
+    for name, values in ratios.items():
+        low, middle, high = statistics.quantiles(values, n=4)
+        result |= {name: round(middle, 4), f"{name} q1": round(low, 4), f"{name} q3": round(high, 4)}
+    return result
+
+
+def one_mechanism(args: argparse.Namespace) -> None:
+    """`--counters` and `--descriptor`."""
+    if args.descriptor:
+        print(json.dumps(descriptor_check(300, random.Random(args.seed)), indent=1))
+        return
+    for kind in args.kinds.split(","):
+        print(json.dumps({kind: counters_check(kind, args.steps * (5 if kind == "small" else 1))}))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -205,9 +269,10 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--descriptor", action="store_true", help="the cost of checking descriptors, alone")
+    parser.add_argument("--counters", action="store_true", help="the cost of counters in traced steps, alone")
     args = parser.parse_args()
-    if args.descriptor:
-        print(json.dumps(descriptor_check(300, random.Random(args.seed)), indent=1))
+    if args.counters or args.descriptor:
+        one_mechanism(args)
         return
     tools = ["perfscope", "torch.profiler"]
     if (

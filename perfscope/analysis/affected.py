@@ -26,6 +26,7 @@ _OF_WINDOWS = (
         "process_groups",
         "pipeline",
         "experts",
+        "counters",
         "collectives",
         "provenance",
         "machine",

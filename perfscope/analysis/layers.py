@@ -26,6 +26,7 @@ from perfscope.analysis.breakdown import Activity
 from perfscope.analysis.buckets import LayerParams
 from perfscope.analysis.communication import COMMUNICATION_COLUMNS, ModelParams, RankComm
 from perfscope.analysis.communication_results import RunComm, missing_of
+from perfscope.analysis.counter_results import LayerCounters
 from perfscope.analysis.missing import Missing, missing_figure
 from perfscope.analysis.results import Communication, LayerResult
 from perfscope.analysis.spans import (
@@ -260,13 +261,17 @@ def _is_own_mark(table: pa.Table, code: NDArray[np.int32], names: list[str]) -> 
 
 
 def layer_results(
-    record: LayerRecord, communication: Communication | None, no_layers: str
+    record: LayerRecord,
+    communication: Communication | None,
+    counters: Mapping[str, LayerCounters],
+    no_layers: str,
 ) -> tuple[tuple[LayerResult, ...], tuple[Missing, ...]]:
     """All layers in order of first execution, and what is missing of them.
 
     Args:
         record: of all ranks.
         communication: of the mean rank.
+        counters: by layer.
         no_layers: why a trace of this framework may name none; "" = that has been said.
     """
     if not record.num_ranks:
@@ -300,6 +305,7 @@ def layer_results(
                 backward_flops=flops[1],
                 forward_bytes=moved[0],
                 backward_bytes=moved[1],
+                counters=counters.get(layer),
             )
         )
     if not results:

@@ -11,6 +11,7 @@ from msgspec import Struct, field
 
 from perfscope.analysis.bench import BenchResult
 from perfscope.analysis.clocks.fit import ClockFit
+from perfscope.analysis.counter_results import LayerCounters, StepCounters
 from perfscope.analysis.critical.results import CriticalPath
 from perfscope.analysis.efficiency.results import Efficiency
 from perfscope.analysis.experts.results import Experts
@@ -226,6 +227,7 @@ class LayerResult(Struct, frozen=True, kw_only=True):
     backward_flops: int | None = None  # likewise
     forward_bytes: int | None = None  # likewise
     backward_bytes: int | None = None  # likewise
+    counters: LayerCounters | None = None  # measured; None: `missing` has the reason, or no probe reads them
 
 
 class CollectiveResult(Struct, frozen=True, kw_only=True):
@@ -339,5 +341,6 @@ class RunAnalysis(Struct, frozen=True, kw_only=True):
     process_groups: tuple[CommGroupResult, ...] = ()  # on which the traced steps communicate
     pipeline: Pipeline | None = None  # None: no pipeline, or `missing` has the reason
     experts: Experts | None = None  # None: no expert parallelism, or `missing` has the reason
+    counters: StepCounters | None = None  # None: no rank read any
     framework: str = "torch"  # that trained, "keras-jax" with Keras's backend; torch where none is recorded
     remarks: tuple[str, ...] = ()  # what probes and readers noted of the training, a sentence each

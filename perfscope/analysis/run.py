@@ -19,11 +19,13 @@ from perfscope.analysis.bench_traced import traced_figures
 from perfscope.analysis.clocks.wall import step_notes
 from perfscope.analysis.collectives import CommAnalysis, analyze_collectives
 from perfscope.analysis.communication_of_run import axis_of_calls, with_communication, with_ports
+from perfscope.analysis.counter_results import StepCounters
 from perfscope.analysis.diagnosis import Why, analyze_why
 from perfscope.analysis.experts.analyze import analyze_experts
 from perfscope.analysis.experts.results import Experts
 from perfscope.analysis.findings import Evidence, find
 from perfscope.analysis.findings.ranks import UNEVEN
+from perfscope.analysis.layer_counters import counted_run
 from perfscope.analysis.layers import layer_results, uneven_layer
 from perfscope.analysis.machine.analyze import Training, analyze_machine
 from perfscope.analysis.machine.host import Host
@@ -78,6 +80,7 @@ class _Figures(Struct, frozen=True, kw_only=True):
     process_groups: tuple[CommGroupResult, ...]
     pipeline: Pipeline | None
     experts: Experts | None
+    counters: StepCounters | None
     machine: MachineAnalysis | None
     hosts: Sequence[Host]
     why: Why
@@ -101,7 +104,8 @@ def analyze_run(source: RunSource) -> RunAnalysis:
     ranks, communication, groups = with_communication(source, ranks, comm.collectives)
     pipeline, experts, no_parallel = _parallel(ranks, comm, communication)
     no_layers_text = advice.training(records).no_layers
-    layers, no_layers = layer_results(ranks.traces.layers, communication, no_layers_text)
+    counted = counted_run(windows)
+    layers, no_layers = layer_results(ranks.traces.layers, communication, counted.layers, no_layers_text)
     step_ns = _step_time(ranks.steps)
     speed = throughput(source.run.options.samples_per_step, records, ranks.steps, step_ns)
     training = Training(
@@ -137,11 +141,14 @@ def analyze_run(source: RunSource) -> RunAnalysis:
         process_groups=groups,
         pipeline=pipeline,
         experts=experts,
+        counters=counted.step({layer.layer for layer in layers}),
         machine=machine,
         hosts=hosts,
         why=why,
         bench=bench,
-        missing=tuple(dict.fromkeys([*of_run, *no_parallel, *no_speed, *no_bench, *why.missing])),
+        missing=tuple(
+            dict.fromkeys([*of_run, *no_parallel, *counted.missing, *no_speed, *no_bench, *why.missing])
+        ),
     )
     analysis = _analysis(source, figures)
     return replace(analysis, findings=find(_evidence(source, figures, analysis)))
@@ -269,6 +276,7 @@ def _analysis(source: RunSource, figures: _Figures) -> RunAnalysis:
         process_groups=figures.process_groups,
         pipeline=figures.pipeline,
         experts=figures.experts,
+        counters=figures.counters,
         framework=framework_of(records),
         samples_per_step=speed.samples_per_step,
         tokens_per_s=speed.tokens_per_s,

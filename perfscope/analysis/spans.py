@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from perfscope.analysis.intervals import Int64, Intervals, union
 from perfscope.rundir.schema import KINDS, PHASES
-from perfscope.rundir.window_records import WindowSummary
+from perfscope.rundir.window_records import CountedLayers, WindowSummary
 
 Mask: TypeAlias = NDArray[np.bool_]
 
@@ -135,6 +135,7 @@ class WindowFacts(Struct, frozen=True, kw_only=True):
     roles: dict[tuple[int, int], tuple[str, str]]  # (device, lane) -> (role, label)
     groups: dict[str, tuple[int, ...]]  # process group name -> ranks, where the trace says so
     descriptions: Mapping[str, str] = {}  # process group name -> the framework's description, likewise
+    counters: CountedLayers | None = None  # None: none were read
 
     def lanes_with(self, *roles: str) -> list[int]:
         """Host lanes of these roles."""
@@ -164,4 +165,5 @@ def window_facts(summary: WindowSummary) -> WindowFacts:
             for group in summary.groups
             if group.pg_name is not None and group.pg_desc
         },
+        counters=summary.counters,
     )

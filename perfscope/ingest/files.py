@@ -16,6 +16,7 @@ from perfscope.rundir.documents import read_document, seal_of_file
 
 _WINDOW = re.compile(r"^(\d+)((?:\.[a-z]+)+?)(\.gz)?$")
 _SUFFIXES = (*layout.TRACE_FORMATS, layout.CALLS)  # a framework's own trace before calls
+_READ = frozenset((*_SUFFIXES, layout.COUNTERS))
 
 
 class WindowFile(Struct, frozen=True):
@@ -24,6 +25,7 @@ class WindowFile(Struct, frozen=True):
     Attributes:
         suffix: how its name ends, one of layout.TRACE_FORMATS or layout.CALLS.
         calls: the calls that the probe timed itself, beside the trace or (the same as `source`) alone.
+        counters: of the training thread, per layer.
     """
 
     run_dir: Path
@@ -32,6 +34,7 @@ class WindowFile(Struct, frozen=True):
     window: int
     suffix: str = layout.KINETO
     calls: Path | None = None
+    counters: Path | None = None
 
     @property
     def table(self) -> Path:
@@ -56,12 +59,15 @@ def window_files(run_dir: Path) -> Iterator[WindowFile]:
         windows: dict[int, dict[str, Path]] = {}
         for path in sorted((rank_dir / layout.WINDOWS).glob("*.*"), reverse=True):
             match = _WINDOW.match(path.name)
-            if match and match[2] in _SUFFIXES and path.is_file():  # a pipe would never end
+            if match and match[2] in _READ and path.is_file():  # a pipe would never end
                 windows.setdefault(int(match[1]), {})[match[2]] = path
         for window in sorted(windows):
             files = windows[window]
-            suffix = next(suffix_ for suffix_ in _SUFFIXES if suffix_ in files)
-            yield WindowFile(run_dir, files[suffix], rank, window, suffix, files.get(layout.CALLS))
+            suffix = next((suffix_ for suffix_ in _SUFFIXES if suffix_ in files), None)
+            if suffix is None:
+                continue  # counters whose trace is gone: what was traced is known of no step
+            beside = (files.get(layout.CALLS), files.get(layout.COUNTERS))
+            yield WindowFile(run_dir, files[suffix], rank, window, suffix, *beside)
 
 
 def source_of(file: WindowFile) -> dict[str, Any]:
@@ -79,6 +85,9 @@ def source_of(file: WindowFile) -> dict[str, Any]:
     if file.calls is not None and file.calls != file.source:
         beside = file.calls.stat()
         source["calls"] = {"size": beside.st_size, "mtime_ns": beside.st_mtime_ns}
+    if file.counters is not None:
+        beside = file.counters.stat()
+        source["counters"] = {"size": beside.st_size, "mtime_ns": beside.st_mtime_ns}
     return source
 
 

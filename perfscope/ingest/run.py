@@ -118,7 +118,7 @@ def _ingest_one(file: WindowFile) -> IngestSummary:
 
 
 def read_window(file: WindowFile) -> IngestSummary:
-    """Write the timeline of one window, with the calls beside its trace.
+    """Write the timeline of one window, with the calls and counters beside its trace.
 
     A trace that cannot be used at all gives a summary with no rows and a note saying why.
 
@@ -126,10 +126,13 @@ def read_window(file: WindowFile) -> IngestSummary:
         OSError: the timeline cannot be written.
     """
     from perfscope.ingest.framework_window import add_calls
-    from perfscope.ingest.window import unusable_window
+    from perfscope.ingest.layer_counters import counted_layers
+    from perfscope.ingest.window import renamed_layers, unusable_window
 
     try:
         summary = format_of_window(file.suffix).read(file)
     except TraceError as error:
         summary = unusable_window(file, str(error).removeprefix(f"{file.source}: "))
+    if file.counters is not None:
+        summary = replace(summary, counters=counted_layers(file, renamed_layers(file)))
     return add_calls(file, summary)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from msgspec import Struct, to_builtins
+from msgspec import Struct, convert, to_builtins
+
+from perfscope.rundir.window_records import CountedLayers
 
 # Written into every summary. Raise it when the same trace would give another table.
 INGEST_VERSION = 7
@@ -53,6 +55,7 @@ class IngestSummary(Struct, frozen=True, kw_only=True):
     has_device: bool
     device_name: str | None
     host: str | None
+    counters: CountedLayers | None = None  # None: none were read
     table: dict[str, Any] | None = None  # seal of the timeline's file (rundir/seal.py); None: there is none
     ingest_version: int = INGEST_VERSION
 
@@ -66,7 +69,7 @@ def from_json(document: dict[str, Any]) -> IngestSummary:
     """The inverse of `to_json`.
 
     Raises:
-        TypeError, KeyError: it was not written by this version.
+        TypeError, KeyError, ValueError: it was not written by this version.
     """
     values = dict(document)
     values["lanes"] = tuple(Lane(**lane) for lane in values["lanes"])
@@ -74,4 +77,5 @@ def from_json(document: dict[str, Any]) -> IngestSummary:
     values["unclassified"] = tuple((item[0], item[1]) for item in values["unclassified"])
     values["notes"] = tuple(values["notes"])
     values["groups"] = tuple(values["groups"])
+    values["counters"] = convert(values.get("counters"), CountedLayers | None)
     return IngestSummary(**values)

@@ -81,7 +81,7 @@ class _Window:
         marked = bool(self._facts.host_codes[:, HostClass.LAYER].any())
         self._use_modules = not marked and bool(self._facts.host_codes[:, HostClass.MODULE].any())
         self._steps = Steps(self._facts, strings.texts, strings.codes)
-        self._renamed = _renamed_layers(file)
+        self._renamed = renamed_layers(file)
         self._scopes = Scopes(
             strings.texts,
             strings.codes,
@@ -199,7 +199,7 @@ class _Window:
         return notes
 
 
-def _renamed_layers(file: WindowFile) -> dict[str, str]:
+def renamed_layers(file: WindowFile) -> dict[str, str]:
     """Layers whose model had bare names until the process had a second model -> their names since."""
     try:
         renamed = read_document(file.source.parent.parent / layout.LAYERS_JSON).get("renamed")

@@ -25,6 +25,7 @@ _FORMATS: dict[str, Callable[[Any], str]] = {
     "energy_sources": lambda sources: "; ".join(
         f"{_ENERGY_SOURCES.get(name, 'GPUs')}: {reason or 'not available'}" for name, reason in sources
     ),
+    "spaced_list": lambda names: ", ".join(name.removesuffix("_ns").replace("_", " ") for name in names),
     "spaced": lambda name: name.replace("_", " "),
 }
 
@@ -54,6 +55,7 @@ _WHAT = {
     Figure.LAYERS: "layers",
     Figure.LAYERS_AND_PHASES: "layers, forward and backward",
     Figure.LAYERS_OF_OPERATORS: "layers of part of the operators",
+    Figure.LAYER_COUNTERS: "{counters:spaced_list} of layers on {ranks:ranks}",
     Figure.LAYER_COMM: "exposed communication per layer",
     Figure.COMM_OUTSIDE_LAYERS: "exposed communication of no layer",
     Figure.COLLECTIVES: "collectives",
@@ -168,6 +170,16 @@ _WHY = {
     Cause.SAMPLES_NOT_KNOWN: "the number of samples is not known",
     Cause.NO_SHAPES: "the trace gives no shapes, so neither FLOP nor bytes of a layer are known",
     Cause.NO_LAYER_BYTES: "the trace has the FLOPs of layers, but not the bytes they move",
+    Cause.NOT_PERMITTED: "the kernel does not permit perf_event_open ({detail}): set "
+    "kernel.perf_event_paranoid to 1 or less, or give the process CAP_PERFMON; containers may forbid it too",
+    Cause.NO_PMU: "the kernel offers no such event here ({detail}), as is usual in virtual machines",
+    Cause.NOT_IN_KERNEL: "this kernel does not have it ({detail})",
+    Cause.NO_DESCRIPTORS: "the process has no file descriptors left ({detail}): raise its limit (ulimit -n)",
+    Cause.DESCRIPTORS_CLOSED: "the training closed the counters' file descriptors; only the steps before are "
+    "counted",
+    Cause.TOO_COSTLY: "readings at every layer would have slowed down the traced steps; only the steps "
+    "before are counted",
+    Cause.MULTIPLEXED: "the processor counted other events all the while in {layers:four}",
     Cause.BAD_FACTORS: "{run} has factors below 0 or above 1: its clocks or traces disagree",
     Cause.NO_LOSS: "no rank recorded a loss that is a number",
     Cause.NO_USABLE_RUN: "no run is usable: see the problems",

@@ -106,7 +106,7 @@ class AppendFile:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | _NOT_FOLLOWED, 0o644)
         state = os.fstat(fd)
         self._is, self._size_before = _identity(state), state.st_size
-        self._fd = _out_of_the_way(fd)
+        self._fd = out_of_the_way(fd)
 
     def write(self, data: bytes) -> None:
         """Append `data`: whole lines.
@@ -162,7 +162,7 @@ class AppendFile:
         if _identity(state) != self._is:
             os.close(fd)
             raise self._ended("was replaced by another")
-        self._fd = _out_of_the_way(fd)
+        self._fd = out_of_the_way(fd)
         return state
 
     def _ended(self, how: str) -> Gone:
@@ -204,7 +204,7 @@ class AppendFile:
             return
 
 
-def _out_of_the_way(fd: int) -> int:
+def out_of_the_way(fd: int) -> int:
     """The same file as `fd`, which is closed, under a number that the training is unlikely to meet."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     low = 0 <= limit <= HIGH_DESCRIPTOR  # RLIM_INFINITY is negative

@@ -171,8 +171,11 @@ class FrameworkProbe:
         recorder = self.process.open()
         if recorder is None or self.windows is not None:
             return recorder
-        self.windows = Windows(recorder, self.process.config, None, None, None, calls=self.process.calls)
-        self.process.on_finish(self.finish)
+        process = self.process
+        self.windows = Windows(
+            recorder, process.config, None, None, None, calls=process.calls, counters=process.counters
+        )
+        process.on_finish(self.finish)
         self.opened(recorder)
         return recorder
 

@@ -22,6 +22,7 @@ from . import sampler_start
 from .calls import CallLog
 from .files import say
 from .guard import Guard
+from .layer_counters import LayerCounters
 from .ranks import Identity, identify
 from .recorder import Recorder
 
@@ -48,6 +49,7 @@ class Process:
         recorder: the rank's files; None until `open`: a process that does not train leaves no trace.
         owner: name of the framework that cuts the steps, "" until one does.
         calls: records communication while a window is open, where the framework's trace does not.
+        counters: counts what layers do to the processor while a window is open.
         lenders: probes (FrameworkProbe) that lend their profiler to steps marked by the program.
         cutter: the probe (FrameworkProbe) that cuts the steps; None: none does yet.
     """
@@ -57,6 +59,7 @@ class Process:
         self.config = config
         self._identities: List[Callable[[], Optional[Identity]]] = []
         self._resets: List[Callable[[], None]] = []
+        self.counters = LayerCounters()
         self.lenders: List[Any] = []
         self._start_afresh()
 
@@ -79,6 +82,7 @@ class Process:
         """In a forked child: unpromoted, and nothing of the parent's."""
         if self.recorder is not None:
             self.recorder.close()
+        self.counters.abandon()
         self._start_afresh()
         for reset in self._resets:
             reset()

@@ -19,11 +19,13 @@ from ..vocabulary.defaults import FIRST_WINDOW_STEP, RUN
 from ..vocabulary.notes import NoteKind
 from .calls import CallLog
 from .files import Shield, check_descriptors, check_process_name
+from .layer_counters import LayerCounters
 from .recorder import Recorder
 
 POLL_INTERVAL_NS = 50_000_000
 SETTLE_STEPS = 4  # untraced steps a window's own are compared with
 LEAD_NS = 200_000_000  # a plan must reach every rank before its step does
+_ENDED = "the training's own profiler ended it"
 
 
 class Governor:
@@ -65,6 +67,7 @@ class Windows:
         new_mark: name -> context manager that puts a span into the trace; None: there is no trace.
         suffix: how the trace's file name ends, one of layout.TRACE_FORMATS.
         calls: records what probes time themselves while a window is open.
+        counters: reads the training thread's counters while torch's profiler traces a window.
         abandon: stops the profiler and throws the trace away: there is no place for it.
     """
 
@@ -78,11 +81,13 @@ class Windows:
         *,
         suffix: str = layout.KINETO,
         calls: Optional[CallLog] = None,
+        counters: Optional[LayerCounters] = None,
         abandon: Optional[Callable[[], None]] = None,
     ) -> None:
         self._recorder = recorder
         self.trace_by(start, stop, new_mark, suffix, abandon)
         self._calls = calls
+        self._counters = counters
         self._per_window = max(1, int(config.get("steps_per_window", RUN.steps_per_window)))
         wanted = int(config.get("windows", RUN.windows)) if config.get("trace", True) else 0
         self.governor = Governor(float(config.get("overhead", RUN.overhead)), wanted)
@@ -137,6 +142,8 @@ class Windows:
         self._recorder.anchor()
         if self._calls is not None:
             self._calls.open()
+        if self._counters is not None and self._suffix == layout.KINETO:
+            self._counters.open()
         now = time.monotonic_ns()
         self._info = {
             "window": self.active,
@@ -166,6 +173,8 @@ class Windows:
         if self._new_mark is not None:
             self._mark = self._new_mark(layout.MARK_STEP + str(step))
             self._mark.__enter__()
+        if self._counters is not None:
+            self._counters.step_begins()
 
     def boundary(self, step: int) -> bool:
         """A step of the open window ended and `step` begins; True when the window is now closed."""
@@ -182,6 +191,8 @@ class Windows:
         step, self._step = self._step, None
         if not is_complete:
             return  # its mark stays open until the trace is written: a profiler keeps no open span
+        if self._counters is not None:
+            self._counters.step_ended(step)
         mark, self._mark = self._mark, None
         if mark is not None:
             mark.__exit__(None, None, None)
@@ -205,8 +216,7 @@ class Windows:
                 reason = self._write(str(window), empty) or reason
         except OSError as error:
             reason = error.strerror or str(error)
-            if self._calls is not None:
-                self._calls.abandon()
+            self._forget_readings()
         mark, self._mark = self._mark, None
         if mark is not None:
             mark.__exit__(None, None, None)
@@ -232,12 +242,22 @@ class Windows:
         written = self._save(path + self._suffix)
         if empty and written and self._stop_profiler is not None:
             os.unlink(path + self._suffix)  # readers would take all of it for one step
-        if self._calls is not None and empty:
-            self._calls.abandon()
-        elif self._calls is not None:
+        if empty:
+            self._forget_readings()
+            return "" if written else _ENDED
+        if self._calls is not None:
             alone = self._stop_profiler is None
             self._calls.close(path + layout.CALLS, self._recorder.meta["main_tid"], alone)
-        return "" if written else "the training's own profiler ended it"
+        if self._counters is not None:
+            self._counters.close(path + layout.COUNTERS)
+        return "" if written else _ENDED
+
+    def _forget_readings(self) -> None:
+        """What calls and counters have of the open window is lost."""
+        if self._calls is not None:
+            self._calls.abandon()
+        if self._counters is not None:
+            self._counters.abandon()
 
     def _save(self, path: str) -> bool:
         if self._stop_profiler is None:
@@ -259,8 +279,7 @@ class Windows:
         self._mark = self._step = None
         self._info = {}
         self._next_step = None
-        if self._calls is not None:
-            self._calls.abandon()
+        self._forget_readings()
 
     def settle(self) -> None:
         """Add the slow-down of the traced steps to the cost and note the window, once they are all known."""

@@ -24,6 +24,7 @@ need not be installed), so nothing here may import perfscope by that name.
     <run>/ranks/<rank>/windows/N.json.gz the framework's own trace of window N (torch: Kineto's JSON)
     <run>/ranks/<rank>/windows/N.FORMAT.*[.gz]   the same of other frameworks, see TRACE_FORMATS
     <run>/ranks/<rank>/windows/N.calls.json[.gz] calls the probe timed itself in window N, see CALL_COLUMNS
+    <run>/ranks/<rank>/windows/N.counters.json[.gz] counters per layer in window N, see COUNTER_COLUMNS
     <run>/ranks/<rank>/errors.jsonl      what a probe swallowed
     <run>/derived/                       rebuilt from the above at will
 """
@@ -95,6 +96,17 @@ CALL_COLUMNS = (
     *("start_ns", "dur_ns", "lane", "kind", "phase", "layer", "name"),
     *("collective", "group", "group_size", "in_bytes", "out_bytes", "dtype", "peer"),
 )
+
+COUNTERS = ".counters.json"
+# N.counters.json, beside a Kineto trace: {"version": 1, "monotonic_ns": M, "unix_ns": U (the same moment),
+#   "columns": COUNTER_COLUMNS and the counters that were read (vocabulary.layer_counters),
+#   "rows": [[...], ...], "steps": [[step, first row, row after the last], ...],
+#   "software_source": "perf_event_open" or "getrusage",
+#   "user_only": the hardware counters leave the kernel out, "refused": {"<counter>": [cause, text], ...},
+#   "ended": [cause, text]: no readings since, or null, "cost_ns": time spent on readings}.
+# A row is what the training thread did from start_ns (CLOCK_MONOTONIC) for dur_ns. phase: a word of
+# schema.TIMELINE. layer: "" for none.
+COUNTER_COLUMNS = ("start_ns", "dur_ns", "phase", "layer")
 
 # Environment through which the launcher talks to the agent. All are plain strings.
 ENV_RUN_DIR = "PERFSCOPE_RUN_DIR"  # absolute path of the run directory

@@ -458,10 +458,12 @@ def _read_manifest(folder: Path) -> tuple[Document, bool]:
 
 def _is_read(name: str, read: set[tuple[str, bool]]) -> bool:
     """Whether a trace that is gone was taken into the timeline before: name as in the inventory."""
-    if f"{layout.CALLS}" not in name:
+    if layout.CALLS not in name and layout.COUNTERS not in name:
         return (name, True) in read or (name, False) in read
     window = name.rpartition("/")[2].partition(".")[0]
     folder = name.rpartition("/")[0]
+    if layout.COUNTERS in name:
+        return any(str(path).startswith(f"{folder}/{window}.") for path, _ in read)
     return (name, False) in read or any(
         has_calls and str(path).startswith(f"{folder}/{window}.") for path, has_calls in read
     )

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from perfscope.rundir.typed import Count, PartialRow, Record
+from msgspec import field
+
+from perfscope.rundir.typed import Count, PartialRow, Record, WholeLists
+from perfscope.vocabulary.causes import Cause
 from perfscope.vocabulary.steps import StepSource
 
 
@@ -39,12 +42,36 @@ class GroupRow(PartialRow, frozen=True):
     ranks: tuple[int, ...] | None = None
 
 
+class CountedLayers(WholeLists, frozen=True):
+    """Counters of a window's training thread: N.counters.json, summed over its complete steps.
+
+    Attributes:
+        columns: counters (vocabulary.layer_counters).
+        rows: (phase, layer, values of `columns`), layer "" for none; together they are the steps.
+        software_source: "perf_event_open" or "getrusage".
+        user_only: hardware counters leave out what the kernel did for the thread.
+        refused: counter -> why it is missing, and the kernel's word for it.
+        ended: why readings ended before the window did; None: they did not.
+        problem: why the file cannot be read, in words.
+    """
+
+    num_steps: Count = 0
+    columns: tuple[str, ...] = ()
+    rows: tuple[tuple[str, str, tuple[Count, ...]], ...] = ()
+    software_source: str = ""
+    user_only: bool = False
+    refused: dict[str, tuple[Cause, str]] = field(default_factory=dict)
+    ended: tuple[Cause, str] | None = None
+    problem: str = ""
+
+
 class WindowSummary(Record, frozen=True):
     """One window of one rank; see ingest.summary.IngestSummary, which is written there.
 
     Attributes:
         events_kept: None where the file does not say.
         steps: (step, start_ns, end_ns) in the trace's clock.
+        counters: None: none were read.
         table: seal of the timeline's file (rundir/seal.py); None: there is none.
     """
 
@@ -65,6 +92,7 @@ class WindowSummary(Record, frozen=True):
     groups: tuple[GroupRow, ...] = ()
     has_device: bool = False
     host: str = ""
+    counters: CountedLayers | None = None
     table: dict[str, object] | None = None
 
     @property

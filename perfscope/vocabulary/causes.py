@@ -98,6 +98,14 @@ class Cause(str, Enum):
     NO_SHAPES = "no_shapes"
     NO_LAYER_BYTES = "no_layer_bytes"
 
+    NOT_PERMITTED = "not_permitted"
+    NO_PMU = "no_pmu"
+    NOT_IN_KERNEL = "not_in_kernel"
+    NO_DESCRIPTORS = "no_descriptors"
+    DESCRIPTORS_CLOSED = "descriptors_closed"
+    TOO_COSTLY = "too_costly"
+    MULTIPLEXED = "multiplexed"
+
     # Several runs.
     RUN_LEFT_OUT = "run_left_out"
     BAD_FACTORS = "bad_factors"

@@ -38,6 +38,7 @@ class Figure(str, Enum):
     LAYERS = "layers"
     LAYERS_AND_PHASES = "layers_and_phases"
     LAYERS_OF_OPERATORS = "layers_of_operators"
+    LAYER_COUNTERS = "layer_counters"
     LAYER_COMM = "layer_comm"
     COMM_OUTSIDE_LAYERS = "comm_outside_layers"
     COLLECTIVES = "collectives"

@@ -66,13 +66,14 @@ class RooflinePoint(Struct, frozen=True, kw_only=True):
     phase: str  # forward, backward
     time_ns: int  # per step
     flops: int  # per step, modeled
-    bytes: int  # per step, modeled
+    bytes: int  # per step
     intensity: float  # FLOP per byte
     flops_per_s: float  # modeled work / measured time
-    bytes_per_s: float  # modeled traffic / measured time
+    bytes_per_s: float  # `bytes` / measured time
     attainable_flops_per_s: float  # min(peak, intensity x bandwidth)
     fraction: float  # flops_per_s / attainable
     bound: str  # compute, memory, neither (latency or overhead)
+    bytes_source: str = "modeled"  # from shapes; "measured": misses of the last-level cache
 
 
 class Roofline(Struct, frozen=True, kw_only=True):

@@ -4,6 +4,9 @@ attainable = min(peak FLOP/s, FLOP per byte x bandwidth), with ceilings measured
 are modeled from shapes: every operator reads its inputs and writes its outputs once, so a layer whose
 tensors stay in a cache can be faster than the memory roof.
 
+Bytes are measured instead (misses of the last-level cache) where the training thread, whose counters are
+read, does all the work of its rank: on CPUs, with one thread per rank.
+
 A rank's roof on the CPU is what as many threads as it has reached in the measurement, provided that the host
 has a CPU for each thread of its ranks: memory that other ranks leave idle is its own to use. With fewer CPUs
 than threads, or where that number of threads was not measured, ranks have equal parts of what all threads
@@ -49,6 +52,7 @@ class LayerWork(Struct, frozen=True, kw_only=True):
     time_ns: int
     flops: int
     bytes: int
+    is_measured: bool  # the bytes; else they are modeled
     calls: float | None
 
     @property
@@ -58,7 +62,8 @@ class LayerWork(Struct, frozen=True, kw_only=True):
 
 def roofline_of(host: Host, layers: Sequence[LayerResult]) -> tuple[Roofline | None, Missing | None]:
     """The layers (the mean over all ranks) under one host's roof, or why that cannot be drawn."""
-    work = list(_work(layers))
+    one_thread = all(rank.num_threads == 1 and rank.gpu is None for rank in host.ranks)
+    work = list(_work(layers, with_counters=one_thread))
     if not layers:
         return None, None
     if not work:
@@ -70,13 +75,18 @@ def roofline_of(host: Host, layers: Sequence[LayerResult]) -> tuple[Roofline | N
     return roofline, None
 
 
-def _work(layers: Sequence[LayerResult]) -> Iterator[LayerWork]:
+def _work(layers: Sequence[LayerResult], *, with_counters: bool) -> Iterator[LayerWork]:
     for layer in layers:
+        counters = layer.counters if with_counters else None
+        forward = counters.forward_llc_miss_bytes if counters else None
+        backward = counters.backward_llc_miss_bytes if counters else None
         phases = (
-            ("forward", layer.forward_ns, layer.forward_flops, layer.forward_bytes),
-            ("backward", layer.backward_ns, layer.backward_flops, layer.backward_bytes),
+            ("forward", layer.forward_ns, layer.forward_flops, layer.forward_bytes, forward),
+            ("backward", layer.backward_ns, layer.backward_flops, layer.backward_bytes, backward),
         )
-        for phase, time_ns, flops, moved in phases:
+        for phase, time_ns, flops, modeled, missed in phases:
+            measured = round(missed or 0)  # without any miss there is no intensity
+            moved = measured or modeled
             if time_ns > 0 and flops and moved:
                 yield LayerWork(
                     layer=layer.layer,
@@ -84,6 +94,7 @@ def _work(layers: Sequence[LayerResult]) -> Iterator[LayerWork]:
                     time_ns=time_ns,
                     flops=flops,
                     bytes=moved,
+                    is_measured=bool(measured),
                     calls=layer.calls,
                 )
 
@@ -224,6 +235,7 @@ def _point(work: LayerWork, peak: float, bandwidth: float) -> RooflinePoint:
         time_ns=work.time_ns,
         flops=work.flops,
         bytes=work.bytes,
+        bytes_source="measured" if work.is_measured else "modeled",
         intensity=intensity,
         flops_per_s=work.flops_per_s,
         bytes_per_s=work.bytes * 1e9 / work.time_ns,

@@ -71,13 +71,12 @@ class TorchProbe(FrameworkProbe):
         self.tracker = StepTracker(self.step_done)
         super().start_afresh()
         self.batches.reset()
-        self._marks = LayerMarks(self._profiler.mark_type, layout.MARK_LAYER)
+        self._marks = LayerMarks(self.process.counters.marks(self._profiler.mark_type), layout.MARK_LAYER)
         self._names = ModelNames(self._marks)
         self._call_marks = CallMarks(
             self._profiler.mark_type, self.unseen, functools.partial(self.fault, "call marks")
         )
-        self._armed = False
-        self._tracing = False  # a window is open
+        self._armed = self._tracing = False  # the latter: a window is open
         self._blind = False  # forward passes are no longer looked at; steps still are
         self._evaluations = self._skipped = 0  # forward passes in evaluation mode, and without gradients
         self.rearm = False  # disarmed by a long evaluation; armed again with the next batch
@@ -468,6 +467,7 @@ class TorchProbe(FrameworkProbe):
             if self._modes.skipped or not (self.torch.is_grad_enabled() or module.training):
                 self._evaluated(module)
         if self._tracing:
+            self.process.counters.takes(args)
             self._marks.enter(module)
 
     def _evaluated(self, module: Any) -> None:
@@ -487,6 +487,7 @@ class TorchProbe(FrameworkProbe):
 
     def _layer_post(self, module: Any, args: Any, output: Any) -> None:
         if not self.unseen():
+            self.guarded("layer", self.process.counters.gives, output)
             self.guarded("layer", self._marks.leave, module)
 
     def _compiled_entered(self, module: Any, args: tuple, kwargs: dict) -> None:

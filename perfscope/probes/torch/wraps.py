@@ -21,12 +21,15 @@ def wrap_backward(probe: Any, torch: Any) -> None:
             return original(*args, **kwargs)
         probe.in_backward = True
         probe.guarded("backward", probe.backward_begins, args, kwargs)
+        counters = probe.process.counters
+        depth = counters.backward_begins()
         began = _clock()
         try:
             return original(*args, **kwargs)
         finally:
             probe.in_backward = False
             now = _clock()
+            counters.leave(depth)
             probe.guarded("backward", probe.backward_ended, began, now)
             probe.arm_root()  # a forward without an update in between is another micro-batch
 

@@ -21,6 +21,7 @@ from perfscope.reports.model import (
     Unit,
     Value,
 )
+from perfscope.reports.sections.layer_counters import counters_table
 from perfscope.reports.sections.layer_names import layer_names
 from perfscope.reports.sections.roofline import drawable
 from perfscope.reports.sections.steps import mean_shares, scope_of
@@ -69,6 +70,8 @@ def layers_section(analysis: RunAnalysis) -> Section:
         ),
         _table(analysis, by_time, primary_type=bool(names)),
     ]
+    if counters := counters_table(analysis, by_time, names, ROOT_NAME):
+        blocks.append(counters)
     if _communicates(analysis) and (note := _why_untied(analysis, tied=tied)):
         blocks.append(Note(text=note))
     step = mean_shares(analysis)

@@ -111,6 +111,17 @@ def _share(roofline: Roofline) -> str:
     return f"a rank's share of it, {ranks} of them to the host" if ranks > 1 else ""
 
 
+def _sources(roofline: Roofline) -> str:
+    """Where FLOPs and bytes come from."""
+    measured = sum(point.bytes_source == "measured" for point in roofline.points)
+    if not measured:
+        return "FLOPs and bytes are modeled from tensor shapes"
+    of_all = (
+        "" if measured == len(roofline.points) else f" for {measured:,} of {len(roofline.points):,} passes"
+    )
+    return f"FLOPs are modeled from tensor shapes, bytes{of_all} are measured (last-level cache misses)"
+
+
 def _chart(roofline: Roofline, number: int, several: bool, names: Mapping[str, str]) -> RooflineChart:
     points = sorted((p for p in roofline.points if _plain(p)), key=lambda p: -p.time_ns)
     source = visible(roofline.ceilings_source)
@@ -118,7 +129,7 @@ def _chart(roofline: Roofline, number: int, several: bool, names: Mapping[str, s
         f"Each point is a layer's forward or backward pass, its area the time per step. Roof: {source}"
     ]
     caption.append(f"; {_share(roofline)}." if _share(roofline) else ".")
-    caption.append(" FLOPs and bytes are modeled from tensor shapes, times are measured.")
+    caption.append(f" {_sources(roofline)}, times are measured.")
     if len(points) > MOST_POINTS:
         caption.append(f" The {MOST_POINTS} longest of {len(points):,} are drawn.")
     return RooflineChart(
@@ -145,6 +156,7 @@ def _chart(roofline: Roofline, number: int, several: bool, names: Mapping[str, s
 
 
 def _table(roofline: Roofline, number: int, several: bool, names: Mapping[str, str]) -> Table:
+    some_measured = any(point.bytes_source == "measured" for point in roofline.points)
     columns = (
         Column(key="layer", title="Layer", unit=Unit.CODE, primary=True),
         Column(key="phase", title="Pass", primary=True),
@@ -153,7 +165,8 @@ def _table(roofline: Roofline, number: int, several: bool, names: Mapping[str, s
             key="intensity", title="FLOP/byte", unit=Unit.NUMBER, modelled=True, hint="arithmetic intensity"
         ),
         Column(key="flop_rate", title="FLOP/s", unit=Unit.FLOP_RATE, modelled=True, primary=True),
-        Column(key="byte_rate", title="Bytes/s", unit=Unit.RATE, modelled=True),
+        Column(key="byte_rate", title="Bytes/s", unit=Unit.RATE, modelled=not some_measured),
+        *((Column(key="bytes_source", title="Bytes"),) if some_measured else ()),
         Column(
             key="fraction",
             title="Of attainable",
@@ -169,15 +182,15 @@ def _table(roofline: Roofline, number: int, several: bool, names: Mapping[str, s
         terminal_rows=6 if number == 0 else 0,
         title=f"Layers against the {_where(roofline, several)}'s ceilings",
         columns=columns,
-        rows=tuple(_row(point, names) for point in points),
-        caption="Modeled from tensor shapes; a rate is modeled work / measured time. Latency or overhead: "
-        "far below both roofs.",
+        rows=tuple(_row(point, names, with_source=some_measured) for point in points),
+        caption=f"{_sources(roofline)}; a rate is modeled work / measured time. Latency or overhead: far "
+        "below both roofs.",
         sorted_by=("time", True),
         print_rows=30,
     )
 
 
-def _row(point: RooflinePoint, names: Mapping[str, str]) -> tuple[Value, ...]:
+def _row(point: RooflinePoint, names: Mapping[str, str], *, with_source: bool) -> tuple[Value, ...]:
     return (
         visible(names.get(point.layer, point.layer)) or ROOT_NAME,
         visible(point.phase),
@@ -185,6 +198,7 @@ def _row(point: RooflinePoint, names: Mapping[str, str]) -> tuple[Value, ...]:
         point.intensity,
         point.flops_per_s,
         point.bytes_per_s,
+        *((point.bytes_source,) if with_source else ()),
         point.fraction,
         visible(point.bound),
     )

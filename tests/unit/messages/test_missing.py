@@ -20,6 +20,8 @@ DETAIL: dict[str, Any] = {
     **dict.fromkeys(("time_ns", "total_ns", "share", "ratio", "jump_s", "apart_s", "value"), 0.5),
     **dict.fromkeys(("reference", "of_series"), 1),
     **dict.fromkeys(("hosts", "windows"), (1, 2)),
+    **dict.fromkeys(("counters", "layers"), ("x_y", "z")),
+    "detail": "words",
     "absent": (("power", "z"),),
 }
 

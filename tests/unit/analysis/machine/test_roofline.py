@@ -220,3 +220,36 @@ def test_phases_of_a_layer_add_up_to_its_work(tmp_path: Path) -> None:
         6_400_000_000,
     )
     assert (conv.forward_bytes, conv.backward_bytes, conv.bytes) == (4_000_000, 4_000_000, 8_000_000)
+
+
+COUNTED = {
+    "num_steps": 1,
+    "columns": ["llc_misses", "hardware_enabled_ns", "hardware_running_ns"],
+    "rows": [
+        ["forward", "conv", [1_000_000, 5, 5]],
+        ["backward", "conv", [0, 5, 5]],  # without a miss there is no intensity
+        ["forward", "norm", [2_000_000, 6, 3]],  # counted half of the time
+    ],
+    "software_source": "perf_event_open",
+}
+
+
+@pytest.mark.parametrize(("threads", "source"), [(1, "measured"), (2, "modeled"), (None, "modeled")])
+def test_bytes_are_measured_where_the_training_thread_does_all_the_work(
+    tmp_path: Path, threads: int | None, source: str
+) -> None:
+    run = SampledRun(
+        tmp_path, None, topology=two_nodes(), ceilings=CEILINGS, ranks=[{"pid": 0, "num_threads": threads}]
+    )
+    run.run.window(0, OPS, [(0, 0, 10 * MS)], counters=COUNTED)
+    machine = analyze_run(run.read()).machine
+    assert machine is not None
+    points = {(point.layer, point.phase): point for point in machine.rooflines[0].points}
+    conv, norm = points["conv", "forward"], points["norm", "forward"]
+    assert conv.bytes_source == norm.bytes_source == source
+    assert points["conv", "backward"].bytes_source == points["tiny", "forward"].bytes_source == "modeled"
+    if source == "measured":
+        assert (conv.bytes, norm.bytes) == (64_000_000, 256_000_000)
+        assert conv.intensity == 3_200_000_000 / 64_000_000
+    else:
+        assert (conv.bytes, norm.bytes) == (4_000_000, 80_000_000)
