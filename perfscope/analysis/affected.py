@@ -19,22 +19,8 @@ _OF_STEPS = (
     *("machine", "findings", "bench", "remarks", *_CAUSES),
 )
 _OF_WINDOWS = (
-    *(
-        "breakdown_of",
-        "layers",
-        "communication",
-        "process_groups",
-        "pipeline",
-        "experts",
-        "counters",
-        "collectives",
-        "provenance",
-        "machine",
-        "findings",
-        "bench",
-        "remarks",
-    ),
-    *("framework", *_CAUSES),
+    *("breakdown_of", "layers", "communication", "process_groups", "pipeline", "experts", "counters"),
+    *("collectives", "provenance", "machine", "findings", "bench", "remarks", "framework", *_CAUSES),
 )
 _OF_TRAINING = tuple(sorted({*_OF_STEPS, *_OF_WINDOWS, RANKS}))
 _OF_MACHINE = ("machine", "findings", "waits", "remarks")
@@ -72,10 +58,8 @@ def affected_by(path: str) -> Affected:
     if name == layout.STEPS_JSONL:
         return Affected(paths=(file, *_OF_STEPS), words=files.STEPS)
     if name == layout.LAYERS_JSON:
-        return Affected(
-            paths=("layers", "communication", "process_groups", "machine", "findings", *_CAUSES),
-            words=files.LAYERS,
-        )
+        of_layers = ("layers", "communication", "process_groups", f"{file}.communication")
+        return Affected(paths=(*of_layers, "machine", "findings", *_CAUSES), words=files.LAYERS)
     if name in (layout.WINDOWS, layout.WINDOWS_JSONL):
         return Affected(paths=(file, *_OF_WINDOWS), words=files.WINDOWS)
     if name == layout.ERRORS_JSONL:

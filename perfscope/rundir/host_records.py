@@ -140,10 +140,11 @@ class NodeRow(PartialRow, frozen=True):
 
 
 class PackageRow(PartialRow, frozen=True):
-    """A socket; `cpus` is a list as the kernel writes it."""
+    """A socket and its NUMA nodes; `cpus` is a list as the kernel writes it."""
 
     package: int | None = None
     cpus: str = ""
+    nodes: tuple[int, ...] = ()
 
 
 class PcieRow(Record, frozen=True):
@@ -248,6 +249,7 @@ class TopologyRecord(Record, frozen=True):
     fabric_ports: tuple[PortRow, ...] = ()
     links: tuple[LinkRow, ...] = ()
     caches: tuple[CacheRow, ...] = ()
+    notes: tuple[str, ...] = ()
     document: dict[str, object] = msgspec.field(default_factory=dict)
 
 

@@ -362,8 +362,7 @@ def test_unit_tests_mirror_the_packages() -> None:
 
 # Documents that are still read by key. A new file here needs a reason; a typed record is the better way.
 READ_BY_KEY = {
-    "cli/doctor/machine.py": "the topology and the surroundings of the machine, as just read",
-    "cli/doctor/text.py": "the same",
+    "cli/doctor/machine.py": "the surroundings of the machine, as just read",
     "analysis/study/frameworks.py": "options of a framework run, by name",
     "cli/bench/frameworks_text.py": "frameworks.json of a comparison",
     "cli/bench/text.py": "the plan of a bench run, before it is one",

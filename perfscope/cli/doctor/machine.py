@@ -8,54 +8,62 @@ from collections.abc import Iterator, Mapping, Sequence
 from perfscope import units
 from perfscope.collectors.survey import Survey
 from perfscope.messages.lists import counted
+from perfscope.rundir.host_records import (
+    GpuRow,
+    LinkRow,
+    NicRow,
+    NodeRow,
+    PortRow,
+    TopologyRecord,
+    with_document,
+)
+from perfscope.rundir.typed import read_as
 
 Item = Mapping[str, object]
 _MOST_DEVICES = 16  # of one place in the tree
 
 
+def topology_of(survey: Survey) -> TopologyRecord:
+    """The topology that was just read, as a run's reader would give it."""
+    return read_as(TopologyRecord, with_document(survey.topology))
+
+
 def machine_words(survey: Survey) -> str:
     """One line: processor, sockets, NUMA nodes, memory, devices; what is not known is left out."""
-    topology, around = survey.topology, survey.surroundings
-    nodes = _items(topology, "numa_nodes")
+    topology, kernel = topology_of(survey), survey.surroundings.get("kernel")
     parts = [
-        str(topology.get("cpu_model") or ""),
-        _count(topology.get("sockets"), "socket"),
-        _count(topology.get("logical_cpus"), "CPU"),
-        _count(len(nodes) or None, "NUMA node"),
-        _bytes(topology.get("memory_bytes")),
-        _count(len(_items(topology, "gpus")) or None, "GPU"),
-        f"Linux {around['kernel']}" if around.get("kernel") else "",
+        topology.cpu_model,
+        _count(topology.sockets, "socket"),
+        _count(topology.logical_cpus, "CPU"),
+        _count(len(topology.numa_nodes) or None, "NUMA node"),
+        _bytes(topology.memory_bytes),
+        _count(len(topology.gpus) or None, "GPU"),
+        f"Linux {kernel}" if kernel else "",
     ]
     return " · ".join(part for part in parts if part) or "the machine did not say what it is"
 
 
 def machine_tree(survey: Survey) -> list[str]:
     """Packages, their NUMA nodes, and the devices at each node."""
-    topology = survey.topology
-    nodes = _items(topology, "numa_nodes")
-    packages = _items(topology, "packages")
+    topology = topology_of(survey)
+    nodes = topology.numa_nodes
     lines: list[str] = []
-    placed_nodes: set[object] = set()
-    for package in packages:
-        members = package.get("nodes")
-        package_nodes = [node for node in nodes if isinstance(members, list) and node.get("node") in members]
-        package_nodes += [
-            n for n in nodes if n.get("package") == package.get("package") and n not in package_nodes
-        ]
-        placed_nodes |= {node.get("node") for node in package_nodes}
-        lines.append(f"Socket {package.get('package')}: CPUs {package.get('cpus')}")
-        lines += _branches(
-            [(_node_words(node), _devices(topology, node.get("node"))) for node in package_nodes]
-        )
-    unplaced = [node for node in nodes if node.get("node") not in placed_nodes]
-    for node in unplaced:
-        lines.append(_node_words(node))
-        lines += _branches([(device, []) for device in _devices(topology, node.get("node"))])
-    floating = _devices(topology, None, {node.get("node") for node in nodes})
+    placed_nodes: set[int | None] = set()
+    for package in topology.packages:
+        members = [node for node in nodes if node.node in package.nodes]
+        members += [node for node in nodes if node.package == package.package and node not in members]
+        placed_nodes |= {node.node for node in members}
+        lines.append(f"Socket {package.package}: CPUs {package.cpus}")
+        lines += _branches([(_node_words(node), _devices(topology, node.node)) for node in members])
+    for node in nodes:
+        if node.node not in placed_nodes:
+            lines.append(_node_words(node))
+            lines += _branches([(device, []) for device in _devices(topology, node.node)])
+    floating = _devices(topology, None, {node.node for node in nodes})
     if floating:
         lines.append("At no known node")
         lines += _branches([(device, []) for device in floating])
-    lines += [_link_words(link) for link in _items(topology, "links")[:_MOST_DEVICES]]
+    lines += [_link_words(link) for link in topology.links[:_MOST_DEVICES]]
     return lines
 
 
@@ -141,27 +149,27 @@ def _present(settings: Mapping[str, object]) -> str:
     return ", ".join(there) or "none found"
 
 
-def _node_words(node: Item) -> str:
-    cpus, kind = str(node.get("cpus") or ""), str(node.get("kind") or "cpu")
+def _node_words(node: NodeRow) -> str:
     kinds = {"memory_only": "memory only", "mcdram": "MCDRAM", "fast": "fast memory"}
-    parts = [f"CPUs {cpus}" if cpus else "no CPUs", _bytes(node.get("memory_bytes")), kinds.get(kind, "")]
-    return f"NUMA node {node.get('node')}: " + ", ".join(part for part in parts if part)
+    cpus = f"CPUs {node.cpus}" if node.cpus else "no CPUs"
+    parts = [cpus, _bytes(node.memory_bytes), kinds.get(node.kind, "")]
+    return f"NUMA node {node.node}: " + ", ".join(part for part in parts if part)
 
 
-def _devices(topology: Item, node: object, nodes: set[object] | None = None) -> list[str]:
+def _devices(topology: TopologyRecord, node: int | None, nodes: set[int | None] | None = None) -> list[str]:
     """Devices at a node; with `nodes`, those at none of them. Ports stand for their network devices."""
+    rows = topology.numa_nodes
+    only = rows[0] if len(rows) == 1 else None  # then everything is near it, whatever the firmware says
 
-    only = len(_items(topology, "numa_nodes")) == 1  # then everything is near it, whatever the firmware says
-
-    def here(item: Item) -> bool:
-        numa_node = _items(topology, "numa_nodes")[0].get("node") if only else item.get("numa_node")
+    def here(device: GpuRow | PortRow | NicRow) -> bool:
+        numa_node = device.numa_node if only is None else only.node
         return numa_node == node if nodes is None else numa_node not in nodes
 
-    devices = [_gpu_words(gpu) for gpu in _items(topology, "gpus") if here(gpu)]
-    devices += [_port_words(port) for port in _items(topology, "fabric_ports") if here(port)]
-    nics = [nic for nic in _items(topology, "nics") if here(nic)]
-    devices += [_nic_words(nic) for nic in nics if not nic.get("virtual")]
-    hidden = len(nics) - sum(not nic.get("virtual") for nic in nics)
+    devices = [_gpu_words(gpu) for gpu in topology.gpus if here(gpu)]
+    devices += [_port_words(port) for port in topology.fabric_ports if here(port)]
+    nics = [nic for nic in topology.nics if here(nic)]
+    devices += [_nic_words(nic) for nic in nics if not nic.virtual]
+    hidden = sum(nic.virtual for nic in nics)
     if hidden:
         devices.append(counted(hidden, "virtual network interface"))
     if len(devices) > _MOST_DEVICES:
@@ -169,27 +177,26 @@ def _devices(topology: Item, node: object, nodes: set[object] | None = None) -> 
     return devices
 
 
-def _gpu_words(gpu: Item) -> str:
-    pcie = gpu.get("pcie")
-    lanes = f"PCIe ×{pcie['width']}" if isinstance(pcie, dict) and pcie.get("width") else ""
-    parts = [str(gpu.get("name") or "unknown model"), _bytes(gpu.get("memory_bytes")), lanes]
-    return f"GPU {gpu.get('index', '?')}: " + ", ".join(part for part in parts if part)
+def _gpu_words(gpu: GpuRow) -> str:
+    lanes = f"PCIe ×{gpu.pcie.width}" if gpu.pcie.width else ""
+    parts = [gpu.name or "unknown model", _bytes(gpu.memory_bytes), lanes]
+    return f"GPU {'?' if gpu.index is None else gpu.index}: " + ", ".join(part for part in parts if part)
 
 
-def _port_words(port: Item) -> str:
-    parts = [str(port.get("kind") or ""), _bits(port.get("rate_bits_per_s")), str(port.get("state") or "")]
-    return f"{port.get('device')}/{port.get('port')}: " + ", ".join(part for part in parts if part)
+def _port_words(port: PortRow) -> str:
+    parts = [port.kind, _bits(port.rate_bits_per_s), port.state]
+    return f"{port.device}/{port.port}: " + ", ".join(part for part in parts if part)
 
 
-def _nic_words(nic: Item) -> str:
-    parts = [_bits(nic.get("speed_bits_per_s")) or "speed unknown", str(nic.get("state") or "")]
-    return f"{nic.get('name')}: " + ", ".join(part for part in parts if part)
+def _nic_words(nic: NicRow) -> str:
+    parts = [_bits(nic.speed_bits_per_s) or "speed unknown", nic.state]
+    return f"{nic.name}: " + ", ".join(part for part in parts if part)
 
 
-def _link_words(link: Item) -> str:
-    peak = link.get("peak_bytes_per_s")
-    most = f", {units.format_rate(float(peak))} at most" if isinstance(peak, int | float) else ""
-    return f"{link.get('a')} – {link.get('b')}: {link.get('path')} ({link.get('class')}{most})"
+def _link_words(link: LinkRow) -> str:
+    peak = link.peak_bytes_per_s
+    most = "" if peak is None else f", {units.format_rate(peak)} at most"
+    return f"{link.a} – {link.b}: {link.path} ({link.link_class}{most})"
 
 
 def _branches(items: Sequence[tuple[str, Sequence[str]]]) -> list[str]:
@@ -202,18 +209,13 @@ def _branches(items: Sequence[tuple[str, Sequence[str]]]) -> list[str]:
     return lines
 
 
-def _items(topology: Item, key: str) -> list[dict[str, object]]:
-    items = topology.get(key)
-    return [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
-
-
-def _count(number: object, noun: str) -> str:
-    return counted(number, noun) if isinstance(number, int) else ""
+def _count(number: int | None, noun: str) -> str:
+    return "" if number is None else counted(number, noun)
 
 
 def _bytes(value: object) -> str:
     return units.format_bytes(value) if isinstance(value, int | float) else ""
 
 
-def _bits(value: object) -> str:
-    return units.format_si(value, "bit/s") if isinstance(value, int | float) else ""
+def _bits(value: float | None) -> str:
+    return "" if value is None else units.format_si(value, "bit/s")

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 
 from perfscope import units
-from perfscope.cli.doctor.machine import bug_report, machine_tree, machine_words
+from perfscope.cli.doctor.machine import bug_report, machine_tree, machine_words, topology_of
 from perfscope.collectors.base import Capability
 from perfscope.collectors.survey import SourceStatus, Survey
 from perfscope.collectors.trial import CollectorTrial
@@ -254,9 +254,8 @@ def _machine(survey: Survey, width: int) -> Iterator[str]:
         f"  {line}" if cells(line) <= width - 2 else f"  {line[: width - 3]}…"
         for line in machine_tree(survey)
     )
-    notes = survey.topology.get("notes")
-    for note in notes if isinstance(notes, list) else []:
-        yield from _wrapped(str(note), width, "    ", "  ! ")
+    for note in topology_of(survey).notes:
+        yield from _wrapped(note, width, "    ", "  ! ")
     for problem in survey.problems:
         yield from _wrapped(problem, width, "    ", "  ! ")
 

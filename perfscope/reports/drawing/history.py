@@ -107,8 +107,7 @@ def _told(rule: layout.Rule, row: int, rows: int) -> Iterator[Shape]:
     top = 100 * row / rows
     yield _rule(rule, rule.x, top)
     anchor, dx = ("end", -6.0) if rule.left else ("start", 6.0)
-    arrow = "▲" if rule.mark.text.startswith("+") else "▼"
-    change, look = f"{arrow} {rule.mark.text}", f"hs-change {_direction(rule)}"
+    change, look = f"{rule.mark.arrow} {rule.mark.text}", f"hs-change {_direction(rule)}"
     yield Text(x=rule.x, y=top, dx=dx, dy=12, text=change, look=look, anchor=anchor)
     yield Text(x=rule.x, y=top, dx=dx, dy=27, text=rule.mark.label, look="hs-commit", anchor=anchor)
 

@@ -47,6 +47,11 @@ class Break(Struct, frozen=True, kw_only=True):
     text: str
     label: str
     is_worse: bool
+    rises: bool
+
+    @property
+    def arrow(self) -> str:
+        return "▲" if self.rises else "▼"
 
 
 class ColumnPart(Struct, frozen=True, kw_only=True):

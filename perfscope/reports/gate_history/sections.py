@@ -147,6 +147,7 @@ def _chart(trend: Trend, metric_id: str, identity: str, keys: Sequence[str] = ()
                 text=change_text(change),
                 label=commit_of(change.after) or visible(change.after.name, 24),
                 is_worse=change.is_worse,
+                rises=change.point.after > change.point.before,
             )
             for change in trend.changes
             if change.point.index > first

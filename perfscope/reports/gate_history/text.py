@@ -33,7 +33,7 @@ def history_lines(chart: HistoryChart, width: int, style: Style) -> Iterator[str
     if chart.breaks:
         marks = [" "] * columns
         for mark in chart.breaks:
-            marks[_column(box, mark.number, columns)] = "▲" if mark.text.startswith("+") else "▼"
+            marks[_column(box, mark.number, columns)] = mark.arrow
         yield f"  {''.join(marks)}".rstrip()
     first, end = finite[0], finite[-1]
     ends = [f"session {session.number} {format_value(chart.unit, session.value)}" for session in (first, end)]

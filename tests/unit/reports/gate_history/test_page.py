@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from msgspec import structs
 
 from perfscope.cli.history import FEWEST_NEWEST, NEWEST, command
 from perfscope.errors import PerfscopeError, UsageError
@@ -253,7 +254,9 @@ def plain_chart(breaks: Sequence[int], num: int = 100) -> HistoryChart:
         unit=Unit.TIME,
         points=tuple(RunPoint(number=n, value=1e6, label=f"c{n}") for n in range(1, num + 1)),
         levels=(Level(first=1, last=num, value=1e6),),
-        breaks=tuple(Break(number=n, text="+8.2 %", label=f"c{n}", is_worse=True) for n in breaks),
+        breaks=tuple(
+            Break(number=n, text="+8.2 %", label=f"c{n}", is_worse=True, rises=True) for n in breaks
+        ),
     )
 
 
@@ -271,6 +274,16 @@ def test_words_of_neighbouring_changes_do_not_cover_each_other() -> None:
                 assert not (start < one.x < stop and one.row <= other.row), "a line through the words"
         assert layout.label_rows(plain_chart(breaks)) <= layout.LABEL_ROWS
         assert "<svg" in paper_svg(lay_out(plain_chart(breaks)))
+
+
+def test_a_rise_from_zero_points_up() -> None:
+    chart = plain_chart([50])
+    (rise,) = chart.breaks
+    assert rise.arrow == "▲"
+    without_share = structs.replace(chart, breaks=(structs.replace(rise, text="from 0"),))
+    assert "▲ from 0" in paper_svg(lay_out(without_share))
+    fall = structs.replace(chart, breaks=(structs.replace(rise, rises=False),))
+    assert "▼ +8.2 %" in paper_svg(lay_out(fall))
 
 
 def test_the_pointer_reads_every_run(usual: Report) -> None:
