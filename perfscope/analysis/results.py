@@ -103,6 +103,8 @@ class CommByLayer(Struct, frozen=True, kw_only=True):
 
     Attributes:
         layer: the innermost module that needs the calls, or ``stage 0 → 1``.
+        exposed_ns: not under computation.
+        hidden_ns: under computation.
         calls: of ranks that make any; those that serve several layers count in parts.
         bytes: S of METRICS §2; None: the trace has no size.
         axes: axis -> exposed ns; they add up to `exposed_ns`.
@@ -154,7 +156,15 @@ class CommByAxis(Struct, frozen=True, kw_only=True):
 
 
 class CommUnattributed(Struct, frozen=True, kw_only=True):
-    """Communication of no layer, per mean step and rank; `collectives` and `axes` -> exposed ns."""
+    """Communication of no layer, per mean step and rank.
+
+    Attributes:
+        reason: why it has none.
+        exposed_ns: not under computation.
+        calls: per rank.
+        collectives: kind of collective -> exposed ns; they add up to `exposed_ns`.
+        axes: axis -> exposed ns, likewise.
+    """
 
     reason: Unattributed
     exposed_ns: int
@@ -176,15 +186,22 @@ class CommGroupResult(Struct, frozen=True, kw_only=True):
 class Communication(Struct, frozen=True, kw_only=True):
     """All communication of the mean step, averaged over ranks.
 
-    `exposed_ns` is the step breakdown's; those of `by_layer` and `unattributed` together, and those of
-    `by_axis`, add up to it exactly.
+    The exposed times of `by_layer` and `unattributed` together, and those of `by_axis`, add up to
+    `exposed_ns` exactly.
+
+    Attributes:
+        exposed_ns: not under computation; the step breakdown's.
+        hidden_ns: under computation.
+        by_layer: the longest exposed first.
+        by_axis: likewise.
+        unattributed: likewise.
     """
 
     exposed_ns: int
     hidden_ns: int
-    by_layer: tuple[CommByLayer, ...]  # the longest exposed first
-    by_axis: tuple[CommByAxis, ...]  # likewise
-    unattributed: tuple[CommUnattributed, ...]  # likewise
+    by_layer: tuple[CommByLayer, ...]
+    by_axis: tuple[CommByAxis, ...]
+    unattributed: tuple[CommUnattributed, ...]
 
 
 class RankResult(Struct, frozen=True, kw_only=True):

@@ -42,6 +42,11 @@ from perfscope.launch.session import RunRequest, describe_run, run_command, say
 @hardware_options
 @click.option("--stacks", is_flag=True, help="Sample the ranks' Python stacks with py-spy, in short bursts.")
 @click.option(
+    "--layer-counters",
+    is_flag=True,
+    help="Read page faults, CPU time and the PMU's counters at layers of traced steps.",
+)
+@click.option(
     "--keep-command-line",
     is_flag=True,
     help="Record the command line as it is; by default what looks like a secret in it is hidden.",

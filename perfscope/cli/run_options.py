@@ -123,6 +123,7 @@ def probe_options(
     sample_interval: float | None,
     samples_per_step: int | None = None,
     stacks: bool = False,
+    layer_counters: bool = False,
 ) -> ProbeOptions:
     """What the options above ask of the probe.
 
@@ -146,6 +147,7 @@ def probe_options(
         sampling=sample_interval is not None,
         sample_interval_ms=sample_interval or 0,
         stacks=stacks,
+        layer_counters=layer_counters,
     )
 
 

@@ -31,6 +31,7 @@ class ProbeOptions:
         sampling: whether hardware counters are read beside the training.
         sample_interval_ms: how often.
         stacks: whether the ranks' Python stacks are sampled, too.
+        layer_counters: whether windows read the training thread's counters at the marks of layers.
         first_step: that the first window starts with, counted from 0; None = the probe's own (an early one).
     """
 
@@ -42,6 +43,7 @@ class ProbeOptions:
     sampling: bool = True
     sample_interval_ms: float = SAMPLE_INTERVAL_MS
     stacks: bool = False
+    layer_counters: bool = False
     first_step: int | None = None
 
     def as_dict(self) -> dict[str, object]:
@@ -49,6 +51,7 @@ class ProbeOptions:
             "overhead": self.overhead,
             "windows": self.windows,
             "steps_per_window": self.steps_per_window,
+            "layer_counters": self.layer_counters,
             "trace": self.trace,
             "samples_per_step": self.samples_per_step,
             "sampling": {"interval_ms": self.sample_interval_ms, "stacks": self.stacks}

@@ -67,7 +67,8 @@ class Windows:
         new_mark: name -> context manager that puts a span into the trace; None: there is no trace.
         suffix: how the trace's file name ends, one of layout.TRACE_FORMATS.
         calls: records what probes time themselves while a window is open.
-        counters: reads the training thread's counters while torch's profiler traces a window.
+        counters: reads the training thread's counters while torch's profiler traces a window, where
+            `layer_counters` of PERFSCOPE_CONFIG asks for it.
         abandon: stops the profiler and throws the trace away: there is no place for it.
     """
 
@@ -87,7 +88,7 @@ class Windows:
         self._recorder = recorder
         self.trace_by(start, stop, new_mark, suffix, abandon)
         self._calls = calls
-        self._counters = counters
+        self._counters = counters if config.get("layer_counters") else None
         self._per_window = max(1, int(config.get("steps_per_window", RUN.steps_per_window)))
         wanted = int(config.get("windows", RUN.windows)) if config.get("trace", True) else 0
         self.governor = Governor(float(config.get("overhead", RUN.overhead)), wanted)

@@ -221,6 +221,7 @@ def test_options_are_kept_with_the_run_and_reach_the_probe(tmp_path: Path) -> No
         "overhead": 0.005,
         "windows": 7,
         "steps_per_window": 2,
+        "layer_counters": False,
         "trace": True,
         "samples_per_step": 96,
         "sampling": {"interval_ms": 250.0, "stacks": False},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections import defaultdict
 from typing import Any
@@ -15,6 +16,14 @@ pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
 PAGES, SLEEPS = 400, 4
+
+
+@pytest.fixture
+def train(train: Train) -> Train:
+    """Counters are read only where they are asked for."""
+    return functools.partial(train, layer_counters=True)
+
+
 NET = f"""
 import mmap, os, sys, time, torch, torch.nn as nn
 probe = next(module for name, module in sys.modules.items() if name.endswith("probes.layer_counters"))

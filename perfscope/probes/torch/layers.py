@@ -188,3 +188,42 @@ class LayerMarks:
         stack = self._stack()
         while stack:
             stack.pop()[1].__exit__(None, None, None)
+
+
+_TENSOR_PARALLEL = ("torch.distributed.tensor", "torch.distributed._tensor")
+
+
+class TailHooks:
+    """Forward hooks after those of tensor parallelism, which communicate after the global hooks have run.
+
+    Once in a window for each module that has such hooks; no other module is touched.
+
+    Args:
+        leave: called with the module.
+    """
+
+    def __init__(self, leave: Callable[[Any], None]) -> None:
+        # A plain function: copy.deepcopy leaves it alone, and in a copied module it does nothing.
+        self._hook = lambda module, args, output: leave(module)
+        self._handles: Dict[int, Any] = {}
+        self._modules: List[Any] = []  # keeps the ids in use
+
+    def add(self, module: Any) -> None:
+        """Before the first forward call of `module` in a window."""
+        hooks = field(module, "_forward_hooks")
+        if not hooks or id(module) in self._handles:
+            return
+        if any(str(getattr(hook, "__module__", "")).startswith(_TENSOR_PARALLEL) for hook in hooks.values()):
+            self._handles[id(module)] = module.register_forward_hook(self._hook, always_call=True)
+            self._modules.append(module)
+
+    def has(self, module: Any) -> bool:
+        """Whether `leave` is still to come for a forward call whose global hooks run."""
+        return id(module) in self._handles
+
+    def remove(self) -> None:
+        """At the end of a window."""
+        for handle in self._handles.values():
+            handle.remove()
+        self._handles.clear()
+        self._modules.clear()

@@ -33,7 +33,7 @@ from .batches import Batches, is_trial
 from .call_marks import CallMarks
 from .closures import with_marked_closure
 from .compile import CompileWatch
-from .layers import LayerMarks, unwrap
+from .layers import LayerMarks, TailHooks, unwrap
 from .models import ForwardCall, ForwardCalls, Models, Modes
 from .names import ModelNames
 from .trace import TorchTrace
@@ -72,6 +72,7 @@ class TorchProbe(FrameworkProbe):
         super().start_afresh()
         self.batches.reset()
         self._marks = LayerMarks(self.process.counters.marks(self._profiler.mark_type), layout.MARK_LAYER)
+        self._tails = TailHooks(self._layer_left)
         self._names = ModelNames(self._marks)
         self._call_marks = CallMarks(
             self._profiler.mark_type, self.unseen, functools.partial(self.fault, "call marks")
@@ -452,6 +453,7 @@ class TorchProbe(FrameworkProbe):
 
     def _remove_layer_hooks(self) -> None:
         self._call_marks.remove()
+        self._tails.remove()
         hooks, self._forward_hooks = self._forward_hooks, []
         for hook in hooks:
             hook.remove()
@@ -469,6 +471,7 @@ class TorchProbe(FrameworkProbe):
         if self._tracing:
             self.process.counters.takes(args)
             self._marks.enter(module)
+            self._tails.add(module)
 
     def _evaluated(self, module: Any) -> None:
         """A forward pass in evaluation mode: of the model itself it ends the window, or an evaluation of any
@@ -488,6 +491,14 @@ class TorchProbe(FrameworkProbe):
     def _layer_post(self, module: Any, args: Any, output: Any) -> None:
         if not self.unseen():
             self.guarded("layer", self.process.counters.gives, output)
+            self.guarded("layer", self._layer_done, module)
+
+    def _layer_done(self, module: Any) -> None:
+        if not self._tails.has(module):
+            self._marks.leave(module)
+
+    def _layer_left(self, module: Any) -> None:
+        if self._tracing and not self.unseen():
             self.guarded("layer", self._marks.leave, module)
 
     def _compiled_entered(self, module: Any, args: tuple, kwargs: dict) -> None:
