@@ -72,7 +72,8 @@ def recorded_buckets(table: pa.Table, spans: Spans) -> RecordedBuckets:
     """
     (name, names), (layer, layers) = words(table, "name"), words(table, "layer")
     is_gradient, is_reduction = (
-        (spans.device < 0) & np.array([*(text.endswith(wanted) for text in names), False])[name]
+        (spans.device < 0)
+        & np.array([*(text.removeprefix("struct ") == wanted for text in names), False])[name]
         for wanted in (_ACCUMULATE, _REDUCE)
     )
     if not is_gradient.any() or not is_reduction.any():

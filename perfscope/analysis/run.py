@@ -117,19 +117,13 @@ def analyze_run(source: RunSource) -> RunAnalysis:
     )
     machine, hosts = analyze_machine(source, training)
     communication = with_ports(communication, machine.wire if machine is not None else ())
-    why = analyze_why(
-        source,
-        ranks,
-        comm,
-        step_ns.median if step_ns else None,
-        (machine, hosts),
-        axis_of_calls(groups),
-        (pipeline, experts),
-    )
+    usual_ns, axes = step_ns.median if step_ns else None, axis_of_calls(groups)
+    why = analyze_why(source, ranks, comm, usual_ns, (machine, hosts), axes, (pipeline, experts))
     bench, no_bench = _bench(source, ranks, comm, no_window)
     speed = _speed_of_run(speed, bench)
     no_speed = () if speed.missing is None else (speed.missing,)
     of_run = _missing_of_run(source, ranks, comm, no_layers, no_window)
+    missing = [*of_run, *no_parallel, *counted.missing, *no_speed, *no_bench, *why.missing]
     figures = _Figures(
         ranks=ranks,
         no_window=no_window,
@@ -146,9 +140,7 @@ def analyze_run(source: RunSource) -> RunAnalysis:
         hosts=hosts,
         why=why,
         bench=bench,
-        missing=tuple(
-            dict.fromkeys([*of_run, *no_parallel, *counted.missing, *no_speed, *no_bench, *why.missing])
-        ),
+        missing=tuple(dict.fromkeys(missing)),
     )
     analysis = _analysis(source, figures)
     return replace(analysis, findings=find(_evidence(source, figures, analysis)))

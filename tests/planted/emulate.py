@@ -327,8 +327,10 @@ class Player:
                 launch = self.called[rank][number]
                 self._device(rank, enter[rank], length, "comm", COMM_STREAM, launch, name=name, **facts)
             else:
-                lane = BACKEND + threads[rank]
-                self._row(rank, enter[rank], length, "comm", lane=lane, name=f"gloo:{collective}", **facts)
+                more = {"lane": BACKEND + threads[rank], "name": f"gloo:{collective}", **facts}
+                if number < len(self.called[rank]):
+                    more["launch"] = self.called[rank][number]
+                self._row(rank, enter[rank], length, "comm", **more)
         return leave
 
     def _data(self) -> None:

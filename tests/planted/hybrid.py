@@ -138,7 +138,8 @@ class HybridPlayer(Player):
                     )
                 else:
                     name = "gloo:all_reduce"
-                    self._row(rank, enter[rank], length, "comm", lane=BACKEND + lane, name=name, **facts)
+                    more = {"lane": BACKEND + lane, "name": name, "launch": launched[rank], **facts}
+                    self._row(rank, enter[rank], length, "comm", **more)
         self.calls += 1
         return leave
 
