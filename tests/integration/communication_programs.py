@@ -203,7 +203,7 @@ def compiled() -> None:
 
 
 LINEAR = {"stem", "head", *(f"blocks.{i}.{name}" for i in (0, 1) for name in ("up", "down"))}
-DIVIDED = {layer for layer in LINEAR if layer.startswith("blocks")} | {"blocks.0", "blocks.1"}
+DIVIDED = {layer for layer in LINEAR if layer.startswith("blocks")}
 UNITS = {"Net", "blocks.0", "blocks.1"}
 # name -> (ranks, what trains, axis -> layers that communicate along it)
 PROGRAMS: dict[str, tuple[int, Callable[[], None], dict[str, set[str]]]] = {
