@@ -111,15 +111,16 @@ def _remedy(evidence: Evidence, entry: CommByAxis) -> _Remedy:
 def _small_calls(evidence: Evidence, axis: str) -> SmallCalls | None:
     """All-reduces along the axis that are too small to use the link, and can be merged."""
     axes, merged = evidence.what_ifs.axes, evidence.what_ifs.of("one_bucket")
-    kinds = axes.kinds.get(axis, frozenset()) - axes.blocking
-    small = [
+    all_small = [
         call
         for call in evidence.calls
         if call.collective == "all_reduce"
-        and (call.collective, call.group) in kinds
+        and (call.collective, call.group) not in axes.blocking
         and (call.bytes or SMALL_BYTES) < SMALL_BYTES
     ]
-    if not small or merged is None or not evidence.steps_per_rank:
+    small = [call for call in all_small if (call.collective, call.group) in axes.kinds.get(axis, ())]
+    # What merging brings is known for all axes together.
+    if not small or len(small) < len(all_small) or merged is None or not evidence.steps_per_rank:
         return None
     num_groups = len({call.group for call in small})
     return SmallCalls(

@@ -18,7 +18,8 @@ from perfscope.vocabulary.axes import Axis
 from perfscope.volumes import bus_factor
 
 FASTER = 1.25  # times the bandwidth of another axis: less is within what calls vary by
-_BLOCKING = frozenset({Axis.TP, Axis.SP, Axis.CP, Axis.EP, Axis.PP})  # the next layer needs what calls bring
+# The next layer needs what calls bring, or (FSDP) they are as large as the units that the program shards.
+_BLOCKING = frozenset({Axis.TP, Axis.SP, Axis.CP, Axis.EP, Axis.PP, Axis.FSDP})
 _POINT_TO_POINT = frozenset({"send", "recv"})  # an eager send is over before its bytes have moved
 
 
