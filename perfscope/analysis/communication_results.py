@@ -44,9 +44,12 @@ class RunComm(Struct):
     def uses(self) -> dict[CommGroup, GroupUse]:
         """What all ranks together call on each group."""
         uses: dict[CommGroup, GroupUse] = defaultdict(GroupUse)
-        for comm, _ in self.ranks.values():
+        for rank, (comm, _) in self.ranks.items():
             for group, use in comm.uses.items():
                 uses[group].add(use)
+            for cell in comm.cells:
+                if cell.peer >= 0:
+                    uses[cell.group].links.add((rank, cell.peer))
         return uses
 
 

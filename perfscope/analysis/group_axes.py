@@ -83,6 +83,7 @@ class GroupUse(Struct):
         collectives: that were called.
         forward: that were called in the forward pass of a layer.
         layers: in which EXCHANGES were called.
+        links: between which ranks (that called, other end) messages outside of layers went.
         has_buckets: gradient buckets were reduced.
         has_units: FSDP2 was at work in the same window.
     """
@@ -90,6 +91,7 @@ class GroupUse(Struct):
     collectives: set[str] = set()
     forward: set[str] = set()
     layers: set[str] = set()
+    links: set[tuple[int, int]] = set()
     has_buckets: bool = False
     has_units: bool = False
 
@@ -98,6 +100,7 @@ class GroupUse(Struct):
         self.collectives |= other.collectives
         self.forward |= other.forward
         self.layers |= other.layers
+        self.links |= other.links
         self.has_buckets |= other.has_buckets
         self.has_units |= other.has_units
 
@@ -139,6 +142,8 @@ class GroupAxes:
         if named:
             return GroupAxis(named)
         inferred = _inferred(use, collective) or self._by_ranks(group, collective)
+        if inferred == Axis.PP and (self._scheme is not None or not _is_chain(group, use)):
+            inferred = ""  # a parameter server's messages; a scheme names its pipelines
         if inferred:
             return GroupAxis(inferred, inferred=True)
         if description not in _NO_DESCRIPTION:
@@ -193,6 +198,22 @@ def _inferred(use: GroupUse, collective: str) -> str:
         axes = {_of_exchange(use, kind) for kind in use.collectives & EXCHANGES}
         return axes.pop() if len(axes) == 1 else ""
     return Axis.TP.value if use.forward & _ACTIVATIONS else ""
+
+
+def _is_chain(group: CommGroup, use: GroupUse) -> bool:
+    """Whether messages go between neighbors only, or from the last rank to the first (interleaved stages).
+
+    True where nothing is known of the ranks that send and receive.
+    """
+    place = {rank: index for index, rank in enumerate(group.members)}
+    pairs = {
+        (min(ends), max(ends))
+        for link in use.links
+        if len(ends := {place[rank] for rank in link if rank in place}) == 2
+    }
+    steps = [pair for pair in pairs if pair[1] - pair[0] == 1]
+    wraps = {(0, len(place) - 1)} if len(steps) == len(place) - 1 else set()
+    return len(steps) + len(pairs & wraps - set(steps)) == len(pairs)
 
 
 def _of_exchange(use: GroupUse, collective: str) -> str:

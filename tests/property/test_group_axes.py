@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -139,3 +140,19 @@ def test_every_kind_of_call_has_an_axis_with_a_name(
     axes = GroupAxes(None, {}, {group: use}, 16)
     assert all(axes.of(group, kind).name for kind in kinds)
     assert axes.of(group, "all_to_all").name != "ep" or (layers and "emb" not in layers)
+
+
+@pytest.mark.parametrize(
+    ("links", "axis"),
+    [
+        ({(0, 1), (1, 2), (2, 3)}, "pp"),
+        ({(1, 0), (1, 2)}, "pp"),  # of one traced rank
+        ({(0, 1), (1, 2), (2, 3), (3, 0)}, "pp"),  # interleaved stages
+        ({(1, 0), (2, 0), (3, 0)}, "world"),  # a parameter server and its workers
+        (set(), "pp"),  # a trace that does not name the other end
+    ],
+)
+def test_messages_are_a_pipeline_only_between_neighbors(links: set[tuple[int, int]], axis: str) -> None:
+    group = CommGroup("0", (0, 1, 2, 3), 4)
+    axes = GroupAxes(None, {}, {group: GroupUse(collectives={"send", "recv"}, links=links)}, 4)
+    assert axes.of(group, "send").name == axis

@@ -24,7 +24,7 @@ const TIME_UNITS = [[1e9, "s"], [1e6, "ms"], [1e3, "µs"]];
 const BYTE_UNITS = [[2 ** 40, "TiB"], [2 ** 30, "GiB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"]];
 const DECIMAL_UNITS = [[1e15, "P"], [1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]];
 
-const formatNs = (value) => scaled(value, TIME_UNITS, (v) => `${v.toFixed(0)} ns`);
+const formatNs = (value) => scaled(value, TIME_UNITS, (v) => (v ? `${v.toFixed(0)} ns` : "0 s"));
 const formatBytes = (value) => scaled(value, BYTE_UNITS, (v) => `${v.toFixed(0)} B`);
 const formatSi = (value, unit) =>
   scaled(value, DECIMAL_UNITS.map(([size, prefix]) => [size, prefix + unit]), (v) => `${digits(v)} ${unit}`);
