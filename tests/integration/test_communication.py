@@ -57,6 +57,17 @@ def check_sums(communication: Communication | None, exposed_ns: int) -> None:
         pytest.param("hy.pp_dp", 4, {"pp", "dp"}, marks=pytest.mark.slow),
         pytest.param("hy.filter_dp", 4, {"tp", "dp"}, marks=pytest.mark.slow),
         pytest.param("ps.async_sgd", 3, None, marks=pytest.mark.slow),
+        pytest.param("easgd.original", 3, None, marks=pytest.mark.slow),
+        pytest.param("dp.dist_update", 2, None, marks=pytest.mark.slow),
+        pytest.param("mp.channel", 2, {"tp"}, marks=pytest.mark.slow),
+        pytest.param("mp.fc_tp", 2, {"tp"}, marks=pytest.mark.slow),
+        pytest.param("mp.spatial", 2, {"tp"}, marks=pytest.mark.slow),
+        pytest.param("pp.gpipe", 2, {"pp"}, marks=pytest.mark.slow),
+        pytest.param("pp.interleaved", 2, {"pp"}, marks=pytest.mark.slow),
+        pytest.param("hy.channel_dp", 4, {"tp", "dp"}, marks=pytest.mark.slow),
+        pytest.param("hy.fctp_dp", 4, {"tp", "dp"}, marks=pytest.mark.slow),
+        pytest.param("hy.owt", 4, {"tp", "dp"}, marks=pytest.mark.slow),
+        pytest.param("hy.auto", 4, {"tp", "dp"}, marks=pytest.mark.slow),
     ],
 )
 def test_layers_and_axes_add_up_to_the_exposed_communication_of_the_breakdown(
