@@ -275,8 +275,12 @@ class RankComm(Struct):
         if self.labels is not None and row >= 0:
             self.labels.append(LabeledCall(row, cell, share))
         sums = self.cells[cell]
-        for name, value in zip(CommSums.__struct_fields__, values, strict=True):
-            setattr(sums, name, getattr(sums, name) + value)
+        exposed, hidden, num_calls, num_sized, num_bytes = values
+        sums.exposed += exposed
+        sums.hidden += hidden
+        sums.num_calls += num_calls
+        sums.num_sized += num_sized
+        sums.num_bytes += num_bytes
 
 
 def _values(calls: _Calls, row: int) -> list[float]:

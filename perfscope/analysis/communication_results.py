@@ -258,8 +258,11 @@ def row_name(cell: CommCell, rank: int, axis: str) -> RowName:
 
 
 def _add(sums: CommSums, more: CommSums, divisor: float) -> None:
-    for name in CommSums.__struct_fields__:
-        setattr(sums, name, getattr(sums, name) + getattr(more, name) / divisor)
+    sums.exposed += more.exposed / divisor
+    sums.hidden += more.hidden / divisor
+    sums.num_calls += more.num_calls / divisor
+    sums.num_sized += more.num_sized / divisor
+    sums.num_bytes += more.num_bytes / divisor
 
 
 def _bytes(sums: CommSums) -> int | None:

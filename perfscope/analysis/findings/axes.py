@@ -111,11 +111,12 @@ def _remedy(evidence: Evidence, entry: CommByAxis) -> _Remedy:
 def _small_calls(evidence: Evidence, axis: str) -> SmallCalls | None:
     """All-reduces along the axis that are too small to use the link, and can be merged."""
     axes, merged = evidence.what_ifs.axes, evidence.what_ifs.of("one_bucket")
+    blocking = axes.blocking
     all_small = [
         call
         for call in evidence.calls
         if call.collective == "all_reduce"
-        and (call.collective, call.group) not in axes.blocking
+        and (call.collective, call.group) not in blocking
         and (call.bytes or SMALL_BYTES) < SMALL_BYTES
     ]
     small = [call for call in all_small if (call.collective, call.group) in axes.kinds.get(axis, ())]
