@@ -43,7 +43,7 @@ def device_call(name: str, at: float, stream: int, *, out: int, given: int) -> l
 
 
 def test_sub_groups_have_the_size_that_input_and_output_tell(tmp_path: Path) -> None:
-    """Figures of ../shared: 587,202,560 bytes, 107.6 and 135.3 GB/s on groups of 8 in a world of 16."""
+    """Independent figures: 587,202,560 bytes, 107.6 and 135.3 GB/s on groups of 8 in a world of 16."""
     import_traces([TRACES / "a100_8of16"], tmp_path / "run", jobs=1)
     analysis = analyze_run(RunReader(tmp_path / "run"))
     calls = {(entry.collective, entry.group): entry for entry in analysis.collectives}
