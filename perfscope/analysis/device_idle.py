@@ -132,14 +132,11 @@ class DeviceIdleRecord:
         layer, layers = words(table, "layer")
         is_operator = (spans.device < 0) & np.isin(spans.kind, (COMPUTE, HOST))
         is_range = (spans.device < 0) & (spans.kind == ANNOTATION) & (layer < 0)
-        for what, chosen, code, texts in (
-            ("operators", is_operator, name, names),
-            ("ranges", is_range, name, names),
-        ):
+        for what, chosen in (("operators", is_operator), ("ranges", is_range)):
             around = _enclosing(spans, chosen, row)
             for at in np.flatnonzero(around >= 0).tolist():
                 totals = getattr(self._part(activity, row[at], name, names), what)
-                _add(totals, texts[code[around[at]]], int(ns[at]))
+                _add(totals, names[name[around[at]]], int(ns[at]))
         for at in np.flatnonzero(layer[row] >= 0).tolist():
             _add(self._part(activity, row[at], name, names).layers, layers[layer[row[at]]], int(ns[at]))
 

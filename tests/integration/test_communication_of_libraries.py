@@ -18,7 +18,7 @@ from perfscope.vocabulary.communication import Unattributed
 from tests.integration.run_support import run, user_environment
 from tests.integration.test_communication import check_sums
 
-TRAIN = str(Path(__file__).parent / "communication_programs" / "train.py")
+TRAIN = str(Path(__file__).parent / "library_communication.py")
 QUIET = ("--ceilings", "off", "--sample-interval", "off", "--overhead", "100%", "--windows", "2")
 
 

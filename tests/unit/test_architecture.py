@@ -325,7 +325,7 @@ def test_what_counts_as_a_sentence() -> None:
 def test_modules_stay_small() -> None:
     for path in sources():
         tree = ast.parse(path.read_text())
-        assert len(path.read_text().splitlines()) <= 535, f"{path} is more than one thing"
+        assert len(path.read_text().splitlines()) <= 520, f"{path} is more than one thing"
         for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 length = (node.end_lineno or 0) - node.lineno + 1

@@ -227,3 +227,46 @@ class TailHooks:
             handle.remove()
         self._handles.clear()
         self._modules.clear()
+
+
+class LayerHooks:
+    """Hooks around the forward call of every module, while a window is open.
+
+    Args:
+        before, after: torch's global hooks.
+        left: called with a module whose own hooks communicate, once these have run.
+    """
+
+    def __init__(
+        self, before: Callable[..., None], after: Callable[..., None], left: Callable[[Any], None]
+    ) -> None:
+        self._before, self._after = before, after
+        self._tails = TailHooks(left)
+        self._handles: List[Any] = []
+
+    @property
+    def active(self) -> bool:
+        return bool(self._handles)
+
+    def add(self, hooks: Any) -> None:
+        """Puts the global hooks in; `hooks`: torch.nn.modules.module."""
+        self._handles = [
+            hooks.register_module_forward_pre_hook(self._before),
+            hooks.register_module_forward_hook(self._after, always_call=True),
+        ]
+
+    def called(self, module: Any) -> None:
+        """A forward call of the module begins."""
+        self._tails.add(module)
+
+    def done(self, module: Any, leave: Callable[[Any], None]) -> None:
+        """After a forward call: the layer ends here, unless hooks of the module still communicate."""
+        if not self._tails.has(module):
+            leave(module)
+
+    def remove(self) -> None:
+        """Takes all of them out."""
+        self._tails.remove()
+        handles, self._handles = self._handles, []
+        for handle in handles:
+            handle.remove()

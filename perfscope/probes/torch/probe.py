@@ -33,7 +33,7 @@ from .batches import Batches, is_trial
 from .call_marks import CallMarks
 from .closures import with_marked_closure
 from .compile import CompileWatch
-from .layers import LayerMarks, TailHooks, unwrap
+from .layers import LayerHooks, LayerMarks, unwrap
 from .models import ForwardCall, ForwardCalls, Models, Modes
 from .names import ModelNames
 from .trace import TorchTrace
@@ -62,7 +62,7 @@ class TorchProbe(FrameworkProbe):
         self._profiler = TorchTrace()
         self._pre_hooks = self.torch.nn.modules.module._global_forward_pre_hooks
         self._compile = CompileWatch(self._compiled_entered, self._compiled_left)
-        self._forward_hooks: list = []
+        self._layer_hooks = LayerHooks(self._layer_pre, self._layer_post, self._layer_left)
         self.batches = Batches(functools.partial(self.fault, "batch"))
         super().__init__(process, _NAME, self._profiler)
         process.lend(self)
@@ -72,7 +72,6 @@ class TorchProbe(FrameworkProbe):
         super().start_afresh()
         self.batches.reset()
         self._marks = LayerMarks(self.process.counters.marks(self._profiler.mark_type), layout.MARK_LAYER)
-        self._tails = TailHooks(self._layer_left)
         self._names = ModelNames(self._marks)
         self._call_marks = CallMarks(
             self._profiler.mark_type, self.unseen, functools.partial(self.fault, "call marks")
@@ -224,7 +223,7 @@ class TorchProbe(FrameworkProbe):
         self._skipped = self._evaluations = 0
         if not self.off and not self._blind:
             self._armed = True
-            if not self._forward_hooks:  # in a window the layer hook sees every call already
+            if not self._layer_hooks.active:  # in a window the layer hook sees every call already
                 self._pre_hooks[_HOOK] = self._root_pre
 
     def _disarm(self) -> None:
@@ -241,7 +240,7 @@ class TorchProbe(FrameworkProbe):
 
     def _root_hooked(self, module: Any, args: tuple, source: Any) -> None:
         self._root_called(module, args, source)
-        if self._forward_hooks:
+        if self._layer_hooks.active:
             self._marks.enter(module)  # the layer hooks came too late for the call that opened the window
 
     def _root_called(self, module: Any, args: tuple, source: Any) -> None:
@@ -441,22 +440,14 @@ class TorchProbe(FrameworkProbe):
             super().cut_window(is_complete)
 
     def _add_layer_hooks(self) -> None:
-        if self._forward_hooks:
-            return
-        self._pre_hooks.pop(_HOOK, None)  # from here on the layer hook sees every call
-        hooks = self.torch.nn.modules.module
-        self._forward_hooks = [
-            hooks.register_module_forward_pre_hook(self._layer_pre),
-            hooks.register_module_forward_hook(self._layer_post, always_call=True),
-        ]
-        self._call_marks.install(self.models.roots)
+        if not self._layer_hooks.active:
+            self._pre_hooks.pop(_HOOK, None)  # from here on the layer hook sees every call
+            self._layer_hooks.add(self.torch.nn.modules.module)
+            self._call_marks.install(self.models.roots)
 
     def _remove_layer_hooks(self) -> None:
         self._call_marks.remove()
-        self._tails.remove()
-        hooks, self._forward_hooks = self._forward_hooks, []
-        for hook in hooks:
-            hook.remove()
+        self._layer_hooks.remove()
 
     def _layer_pre(self, module: Any, args: tuple) -> None:
         if not self.unseen() and threading.get_ident() not in self.loading:
@@ -471,7 +462,7 @@ class TorchProbe(FrameworkProbe):
         if self._tracing:
             self.process.counters.takes(args)
             self._marks.enter(module)
-            self._tails.add(module)
+            self._layer_hooks.called(module)
 
     def _evaluated(self, module: Any) -> None:
         """A forward pass in evaluation mode: of the model itself it ends the window, or an evaluation of any
@@ -491,11 +482,7 @@ class TorchProbe(FrameworkProbe):
     def _layer_post(self, module: Any, args: Any, output: Any) -> None:
         if not self.unseen():
             self.guarded("layer", self.process.counters.gives, output)
-            self.guarded("layer", self._layer_done, module)
-
-    def _layer_done(self, module: Any) -> None:
-        if not self._tails.has(module):
-            self._marks.leave(module)
+            self.guarded("layer", self._layer_hooks.done, module, self._marks.leave)
 
     def _layer_left(self, module: Any) -> None:
         if self._tracing and not self.unseen():
