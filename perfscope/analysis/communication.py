@@ -3,13 +3,14 @@
 Where several calls are under way at once, each gets an equal part of the time; so the parts of all calls add
 up to the communication of the step breakdown, and their exposed parts to its exposed communication.
 
-A call belongs to the layer in which it was made (the reader finds it: the layer's mark around the call, the
-forward operator of a node in backward, the range of FSDP2). A call made in none is taken for a gradient
-bucket if the all-reduces of its step and group cut the parameters into consecutive pieces (`buckets`): its
-time is divided among the layers by their elements. Broadcasts as large as the buffers of normalization layers
-are divided likewise. Barriers, and what DistributedDataParallel sends beside its buckets, carry no layer's
-tensors. Sends and receives outside of layers keep their other end: whether they are between stages of a
-pipeline is known once the axes of the groups are.
+A call belongs to the layers that the program says (`served_layers`), which share it by bytes. Where it says
+nothing, a call belongs to the layer in which it was made (the reader finds it: the layer's mark around the
+call, the forward operator of a node in backward, the range of FSDP2). A call made in none is taken for a
+gradient bucket if the all-reduces of its step and group cut the parameters into consecutive pieces
+(`buckets`): its time is divided among the layers by their elements. Broadcasts as large as the buffers of
+normalization layers are divided likewise. Barriers, and what DistributedDataParallel sends beside its
+buckets, carry no layer's tensors. Sends and receives outside of layers keep their other end: whether they are
+between stages of a pipeline is known once the axes of the groups are.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from perfscope.analysis.comm_record import payload
 from perfscope.analysis.group_axes import EXCHANGES, NAMELESS, CommGroup, GroupUse
 from perfscope.analysis.intervals import Int64
 from perfscope.analysis.recorded_buckets import RecordedBuckets, recorded_buckets
+from perfscope.analysis.served_layers import ServedLayers, served_layers
 from perfscope.analysis.spans import (
     COMM,
     FORWARD,
@@ -114,6 +116,7 @@ class _Calls(Struct, frozen=True, eq=False):
     start: Int64
     peer: Int64
     reduction: Int64  # index into the window's all-reduces of gradients; -1 = none of them
+    served: Int64  # index into the window's shares of layers; -1 = none
     queued: Mask  # whether the trace says when, and so in which layer, it was asked for
 
     def at(self, rows: NDArray[np.int64]) -> _Calls:
@@ -168,9 +171,13 @@ class RankComm(Struct):
         groups, group_of = _groups(table, rows, members)
         layer, layers = words(table, "layer")
         recorded = recorded_buckets(table, spans)
-        calls = _calls(table, spans, act, steps, in_steps, rows, group_of, layer, recorded)
+        served = served_layers(table, spans)
+        calls = _calls(table, spans, act, steps, in_steps, rows, group_of, layer, recorded, served)
         calls = calls.at(np.flatnonzero((calls.exposed > 0) | (calls.hidden > 0) | (calls.step >= 0)))
         self._note_uses(calls, groups, layers, has_units=_has_units(table))
+        for row in np.flatnonzero(calls.served >= 0).tolist():
+            self._add_shared(calls, row, groups, served.shares[int(calls.served[row])])
+        calls = calls.at(np.flatnonzero(calls.served < 0))
         self._add_layers(calls.at(np.flatnonzero(calls.layer >= 0)), groups, layers)
         outside = calls.at(np.flatnonzero(calls.layer < 0))
         is_message = np.isin(outside.collective, _POINT_TO_POINT)
@@ -236,9 +243,7 @@ class RankComm(Struct):
             if bucket is None and is_ddp and _carries_buffers(calls, row, model):
                 bucket = model.norm
             if bucket:
-                total = sum(bucket.values())
-                for layer, weight in bucket.items():
-                    self._add_row(calls, row, groups, layer=layer, share=weight / total)
+                self._add_shared(calls, row, groups, bucket)
             else:
                 reason = _reason(calls, row, is_ddp=is_ddp, no_buckets=no_buckets)
                 if not recorded.layers and reason is Unattributed.OUTSIDE_LAYERS:
@@ -257,6 +262,14 @@ class RankComm(Struct):
             collective == "send",
         )
         self._take(cell, _values(calls, row), int(calls.row[row]))
+
+    def _add_shared(
+        self, calls: _Calls, row: int, groups: Sequence[CommGroup], weights: Mapping[str, int]
+    ) -> None:
+        """A call that several layers share."""
+        total = sum(weights.values())
+        for layer, weight in weights.items():
+            self._add_row(calls, row, groups, layer=layer, share=weight / total)
 
     def _add_row(
         self,
@@ -369,6 +382,7 @@ def _calls(
     group_of: NDArray[np.int64],
     layer: NDArray[np.int32],
     recorded: RecordedBuckets,
+    served: ServedLayers,
 ) -> _Calls:
     bounds = np.array([[step.start_ns, step.end_ns] for step in steps], dtype=np.int64).reshape(-1, 2)
     comm = iv.intersect(act.comm, iv.union(bounds[:, 0], bounds[:, 1]))
@@ -402,6 +416,7 @@ def _calls(
         start=start,
         peer=whole_numbers(table, "peer")[rows],
         reduction=recorded.of(launch),
+        served=served.of(launch, start, spans.lane[rows]),
         in_bytes=in_bytes,
         queued=(spans.device[rows] >= 0) | (launch >= 0),
     )

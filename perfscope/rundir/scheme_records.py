@@ -147,13 +147,19 @@ class SchemeRecord(WholeLists, frozen=True):
 
 
 class LedgerCall(Record, frozen=True):
-    """Equal calls that a rank made during the run."""
+    """Equal calls that a rank made during the run.
+
+    Attributes:
+        layers: that they serve, and the bytes by which these share them (of a single one they say nothing);
+            empty: the scheme does not know them, or an earlier version did not record them.
+    """
 
     collective: str
     axis: str
     num_ranks: Count
     bytes: Count
     count: Count
+    layers: dict[str, Count] = msgspec.field(default_factory=dict)
 
 
 class InterfaceBytes(Record, frozen=True):

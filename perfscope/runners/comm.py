@@ -3,6 +3,10 @@
 The ledger takes its sizes from the tensors that are handed over, not from any formula, so that a
 prediction can be compared with it. A group of one sends nothing and is not counted.
 
+It also knows the layers that a call serves: of an exchange between layers the module that makes it
+(`name_groups`), of a flat buffer (`Ledger.flat`) the layers whose parameters fill it, by bytes. In traced
+windows a mark around the call says the same.
+
 Sizes (S of a call, bytes): all_reduce, broadcast, reduce: the tensor; all_gather: the whole result;
 reduce_scatter, all_to_all: the whole input of one rank; gather, scatter: the whole on the root; send: the
 tensor.
@@ -11,12 +15,18 @@ tensor.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
+from torch import nn
+
+from perfscope.rundir import layout
+from perfscope.rundir.served_layers import encoded
 
 # torch 2.13 renamed them and warns about the old names; older torch has only those.
 _all_gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
@@ -32,19 +42,91 @@ class Call(NamedTuple):
     bytes: int
 
 
+class ServedCall(NamedTuple):
+    """A kind of call, and the layers that it serves (rundir.served_layers); "" = they are not known."""
+
+    call: Call
+    layers: str
+
+
+class _Flat(NamedTuple):
+    """A flat buffer: `layers[i]` fills it up to element `ends[i]`."""
+
+    memory: torch.Tensor
+    layers: tuple[str, ...]
+    ends: tuple[int, ...]
+
+    def part(self, first: int, end: int) -> dict[str, int]:
+        """Layer -> bytes of elements first .. end - 1."""
+        sizes: Counter[str] = Counter()
+        for layer, begin, stop in zip(self.layers, (0, *self.ends), self.ends, strict=False):
+            sizes[layer] += max(0, min(stop, end) - max(begin, first)) * self.memory.element_size()
+        return {layer: size for layer, size in sizes.items() if size}
+
+
 @dataclass(slots=True)
 class Ledger:
-    """How often each kind of call was made by this rank."""
+    """How often each kind of call was made by this rank, and for which layers."""
 
-    calls: Counter[Call] = field(default_factory=Counter)
+    served: Counter[ServedCall] = field(default_factory=Counter)
+    _flats: dict[int, _Flat] = field(default_factory=dict)  # by address of their memory
 
-    def note(self, collective: str, axis: str, num_ranks: int, num_bytes: int) -> None:
+    @property
+    def calls(self) -> Counter[Call]:
+        """Whatever layers they serve."""
+        return counted(self.served)
+
+    def note(self, collective: str, axis: str, num_ranks: int, num_bytes: int, layers: str = "") -> None:
         """One more call."""
-        self.calls[Call(collective, axis, num_ranks, num_bytes)] += 1
+        self.served[ServedCall(Call(collective, axis, num_ranks, num_bytes), layers)] += 1
 
     def clear(self) -> None:
         """Forget; set-up traffic does not belong to a step."""
-        self.calls.clear()
+        self.served.clear()
+
+    def flat(
+        self, model: nn.Module, params: Iterable[nn.Parameter] | None = None, *, device: str | None = None
+    ) -> torch.Tensor:
+        """A flat buffer (elements,) of zeros for parameters of a model or their gradients, in their order.
+
+        Args:
+            model: names the layers.
+            params: all of the model's if None.
+            device: that of the parameters if None.
+        """
+        owners = {id(param): name for name, param in layer_params(model)}
+        values = [*(model.parameters() if params is None else params)]
+        ends = tuple(accumulate(value.numel() for value in values))
+        memory = values[0].new_zeros(ends[-1], device=device, requires_grad=False)
+        self._flats[memory.untyped_storage().data_ptr()] = _Flat(
+            memory, tuple(owners[id(value)] for value in values), ends
+        )
+        return memory
+
+    def layers_of(self, tensor: torch.Tensor) -> str:
+        """The layers that share a tensor, if it is (part of) a flat buffer; else ""."""
+        flat = self._flats.get(tensor.untyped_storage().data_ptr())
+        if flat is None:
+            return ""
+        first = tensor.storage_offset()
+        return encoded(flat.part(first, first + tensor.numel()))
+
+
+def counted(served: Mapping[ServedCall, int]) -> Counter[Call]:
+    """The calls without their layers."""
+    calls: Counter[Call] = Counter()
+    for (call, _), count in served.items():
+        calls[call] += count
+    return calls
+
+
+def layer_params(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    """(layer that holds it, parameter), each once; the model itself is called by its class."""
+    return [
+        (name or type(model).__name__, param)
+        for name, module in model.named_modules()
+        for param in module.parameters(recurse=False)
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +139,7 @@ class Group:
         index: this rank's place among them; -1 if it is no member.
         handle: torch's group; None for a group of one, or when this rank is no member.
         ledger: this rank's.
+        layers: that all calls on it serve; "" = what is handed over decides.
     """
 
     axis: str
@@ -64,15 +147,53 @@ class Group:
     index: int
     handle: Any
     ledger: Ledger
+    layers: str = ""
 
     @property
     def size(self) -> int:
         """Number of ranks."""
         return len(self.ranks)
 
+    def serving(self, layer: str) -> Group:
+        """The same group, for calls of one layer."""
+        return replace(self, layers=encoded({layer: 1}))
+
+    def shared(self, parts: Iterable[tuple[str, torch.Tensor]]) -> Group:
+        """The same group, for calls with tensors of these layers together."""
+        sizes: Counter[str] = Counter()
+        for layer, tensor in parts:
+            sizes[layer] += num_bytes(tensor)
+        return replace(self, layers=encoded(sizes))
+
+    def carrying(self, tensor: torch.Tensor) -> Group:
+        """The same group, for calls with what becomes of a tensor: a copy, a compressed form."""
+        layers = self.layers or self.ledger.layers_of(tensor)
+        return replace(self, layers=layers) if layers != self.layers else self
+
     def note(self, collective: str, num_bytes: int) -> None:
         """Count a call that a library makes on this group by itself."""
-        self.ledger.note(collective, self.axis, self.size, num_bytes)
+        self.ledger.note(collective, self.axis, self.size, num_bytes, self.layers)
+
+    def call(self, collective: str, tensor: torch.Tensor, call: Callable[[], Any]) -> Any:
+        """Makes a call: notes it with the bytes and layers of a tensor, and marks it."""
+        self.carrying(tensor).note(collective, num_bytes(tensor))
+        with self.marked(tensor):
+            return call()
+
+    def marked(self, tensor: torch.Tensor) -> AbstractContextManager[Any]:
+        """In a traced window, marks calls inside with the layers of a tensor."""
+        if not torch.autograd._profiler_enabled():
+            return nullcontext()
+        layers = self.carrying(tensor).layers
+        return torch.profiler.record_function(layout.MARK_SERVES + layers) if layers else nullcontext()
+
+
+def name_groups(model: nn.Module) -> None:
+    """Tells the groups that the modules of a model hold in which of them they are."""
+    for name, module in model.named_modules():
+        for attribute, group in vars(module).items():
+            if isinstance(group, Group):
+                setattr(module, attribute, group.serving(name or type(model).__name__))
 
 
 def num_bytes(tensor: torch.Tensor) -> int:
@@ -84,8 +205,12 @@ def all_reduce(tensor: torch.Tensor, group: Group, *, async_op: bool = False, op
     """Sum (or `op`) in place; returns torch's work with async_op, else None. Group of one: nothing, None."""
     if group.size == 1:
         return None
-    group.note("all_reduce", num_bytes(tensor))
-    return dist.all_reduce(tensor, op=op or dist.ReduceOp.SUM, group=group.handle, async_op=async_op)
+    chosen = op or dist.ReduceOp.SUM
+    return group.call(
+        "all_reduce",
+        tensor,
+        lambda: dist.all_reduce(tensor, op=chosen, group=group.handle, async_op=async_op),
+    )
 
 
 def all_gather(out: torch.Tensor, part: torch.Tensor, group: Group, *, async_op: bool = False) -> Any:
@@ -93,8 +218,9 @@ def all_gather(out: torch.Tensor, part: torch.Tensor, group: Group, *, async_op:
     if group.size == 1:
         out.copy_(part.view_as(out))
         return None
-    group.note("all_gather", num_bytes(out))
-    return _all_gather_single(out, part, group=group.handle, async_op=async_op)
+    return group.call(
+        "all_gather", out, lambda: _all_gather_single(out, part, group=group.handle, async_op=async_op)
+    )
 
 
 def reduce_scatter(out: torch.Tensor, full: torch.Tensor, group: Group, *, async_op: bool = False) -> Any:
@@ -102,8 +228,11 @@ def reduce_scatter(out: torch.Tensor, full: torch.Tensor, group: Group, *, async
     if group.size == 1:
         out.copy_(full.view_as(out))
         return None
-    group.note("reduce_scatter", num_bytes(full))
-    return _reduce_scatter_single(out, full, group=group.handle, async_op=async_op)
+    return group.call(
+        "reduce_scatter",
+        full,
+        lambda: _reduce_scatter_single(out, full, group=group.handle, async_op=async_op),
+    )
 
 
 def all_to_all(out: torch.Tensor, full: torch.Tensor, group: Group, *, async_op: bool = False) -> Any:
@@ -111,31 +240,39 @@ def all_to_all(out: torch.Tensor, full: torch.Tensor, group: Group, *, async_op:
     if group.size == 1:
         out.copy_(full.view_as(out))
         return None
-    group.note("all_to_all", num_bytes(full))
-    return dist.all_to_all_single(out, full, group=group.handle, async_op=async_op)
+    return group.call(
+        "all_to_all",
+        full,
+        lambda: dist.all_to_all_single(out, full, group=group.handle, async_op=async_op),
+    )
 
 
 def broadcast(tensor: torch.Tensor, root: int, group: Group, *, async_op: bool = False) -> Any:
     """`tensor` of the `root`-th rank of the group to all."""
     if group.size == 1:
         return None
-    group.note("broadcast", num_bytes(tensor))
-    return dist.broadcast(tensor, group.ranks[root], group=group.handle, async_op=async_op)
+    source = group.ranks[root]
+    return group.call(
+        "broadcast",
+        tensor,
+        lambda: dist.broadcast(tensor, source, group=group.handle, async_op=async_op),
+    )
 
 
 def reduce(tensor: torch.Tensor, root: int, group: Group, *, async_op: bool = False) -> Any:
     """The sum over the group, in `tensor` of its `root`-th rank; elsewhere `tensor` is spoiled."""
     if group.size == 1:
         return None
-    group.note("reduce", num_bytes(tensor))
-    return dist.reduce(tensor, group.ranks[root], group=group.handle, async_op=async_op)
+    target = group.ranks[root]
+    return group.call(
+        "reduce", tensor, lambda: dist.reduce(tensor, target, group=group.handle, async_op=async_op)
+    )
 
 
 def send(tensor: torch.Tensor, to: int, group: Group, *, tag: int = 0, async_op: bool = False) -> Any:
     """To the `to`-th rank of the group."""
-    group.note("send", num_bytes(tensor))
     call = dist.isend if async_op else dist.send
-    return call(tensor, group.ranks[to], group=group.handle, tag=tag)
+    return group.call("send", tensor, lambda: call(tensor, group.ranks[to], group=group.handle, tag=tag))
 
 
 def receive(
@@ -146,9 +283,10 @@ def receive(
     With async_op (only with a source) torch's work is returned instead.
     """
     rank = None if source is None else group.ranks[source]
-    if async_op:
-        return dist.irecv(tensor, rank, group=group.handle, tag=tag)
-    return group.ranks.index(dist.recv(tensor, rank, group=group.handle, tag=tag))
+    with group.marked(tensor):
+        if async_op:
+            return dist.irecv(tensor, rank, group=group.handle, tag=tag)
+        return group.ranks.index(dist.recv(tensor, rank, group=group.handle, tag=tag))
 
 
 def flatten(tensors: Sequence[torch.Tensor], out: torch.Tensor) -> torch.Tensor:

@@ -34,12 +34,16 @@ class PendingExchange(ABC):
 class Exchange(ABC):
     """Averages over groups. One object per rank and run: error feedback is kept in it, by key."""
 
-    @abstractmethod
     def start(self, key: Hashable, flat: torch.Tensor, group: Group) -> PendingExchange:
         """Starts averaging the 1-d `flat` over `group`; it may be overwritten.
 
-        `key` names the buffer across steps: error feedback is kept by it.
+        `key` names the buffer across steps: error feedback is kept by it. Calls serve the layers of `flat`.
         """
+        return self._start_on(key, flat, group.carrying(flat))
+
+    @abstractmethod
+    def _start_on(self, key: Hashable, flat: torch.Tensor, group: Group) -> PendingExchange:
+        """See start; all calls are to be made on this `group`."""
 
     @abstractmethod
     def sends(self, numel: int, element_size: int, num_ranks: int, key: Hashable = None) -> Sequence[Sent]:
@@ -49,7 +53,7 @@ class Exchange(ABC):
 class DenseExchange(Exchange):
     """One all_reduce, then the division."""
 
-    def start(self, key: Hashable, flat: torch.Tensor, group: Group) -> PendingExchange:
+    def _start_on(self, key: Hashable, flat: torch.Tensor, group: Group) -> PendingExchange:
         """See Exchange."""
         return _DensePending(flat, group.size, comm.all_reduce(flat, group, async_op=True))
 

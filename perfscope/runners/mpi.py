@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from perfscope.runners.comm import Group, num_bytes
+from perfscope.runners.comm import Group
 from perfscope.runners.config import DEFAULT_TIMEOUT_S, BenchError
 from perfscope.runners.transport import Transport, lost
 
@@ -88,18 +88,18 @@ class MpiTransport(Transport):
         super().__init__(group)
         self._mpi, self._comm, self._timeout_s = peers.mpi, peers.comm, timeout_s
 
-    def _send(self, tensor: torch.Tensor, to: int) -> None:
-        self.group.note("send", num_bytes(tensor))
-        wait_for(
-            self._comm.Isend(_buffer(tensor), dest=self.group.ranks[to]), self._timeout_s, "sending to", to
-        )
+    def _send(self, tensor: torch.Tensor, to: int, group: Group) -> None:
+        rank = group.ranks[to]
+        request = group.call("send", tensor, lambda: self._comm.Isend(_buffer(tensor), dest=rank))
+        wait_for(request, self._timeout_s, "sending to", to)
 
-    def _receive(self, into: torch.Tensor, source: int | None) -> int:
-        rank = self._mpi.ANY_SOURCE if source is None else self.group.ranks[source]
+    def _receive(self, into: torch.Tensor, source: int | None, group: Group) -> int:
+        rank = self._mpi.ANY_SOURCE if source is None else group.ranks[source]
         status = self._mpi.Status()
-        request = self._comm.Irecv(_buffer(into), source=rank)
-        wait_for(request, self._timeout_s, "receiving from", source, status)
-        return self.group.ranks.index(status.Get_source())
+        with group.marked(into):
+            request = self._comm.Irecv(_buffer(into), source=rank)
+            wait_for(request, self._timeout_s, "receiving from", source, status)
+        return group.ranks.index(status.Get_source())
 
 
 def _buffer(tensor: torch.Tensor) -> Any:

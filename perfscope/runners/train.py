@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 
-from perfscope.runners.comm import Call
+from perfscope.rundir.served_layers import decoded
+from perfscope.runners.comm import Call, ServedCall, counted
 from perfscope.runners.data.loader import LoadedFeed
 from perfscope.runners.data.registry import held_out, input_workers, open_feed
 from perfscope.runners.data.seeds import mixed_seed
@@ -35,7 +36,7 @@ class TrainingOutcome:
     Attributes:
         losses: mean loss of this rank's batch, by step; None where the rank does not know it.
         step_ends_ns: monotonic time at the end of each step; the first entry is the start of the first step.
-        calls: the ledger, over all steps.
+        served: the ledger, over all steps.
         interfaces: what each network interface of the host moved during the steps.
         details: the scheme's own.
         state: the trained model, on rank 0.
@@ -44,7 +45,7 @@ class TrainingOutcome:
 
     losses: list[float | None]
     step_ends_ns: list[int]
-    calls: Counter[Call]
+    served: Counter[ServedCall]
     interfaces: dict[str, dict[str, int]]
     details: Mapping[str, Any]
     state: dict[str, torch.Tensor] | None
@@ -53,12 +54,20 @@ class TrainingOutcome:
         default_factory=lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     )
 
+    @property
+    def calls(self) -> Counter[Call]:
+        """The ledger without layers."""
+        return counted(self.served)
+
     def as_json(self) -> dict[str, Any]:
         """Everything but the weights, for the run directory."""
         return {
             "losses": self.losses,
             "step_ends_ns": self.step_ends_ns,
-            "calls": [{**call._asdict(), "count": count} for call, count in sorted(self.calls.items())],
+            "calls": [
+                {**call._asdict(), "layers": decoded(layers), "count": count}
+                for (call, layers), count in sorted(self.served.items())
+            ],
             "interfaces": self.interfaces,
             "details": dict(self.details),
             "held_out_loss": self.held_out_loss,
@@ -103,7 +112,7 @@ def train(job: Job, world: World) -> TrainingOutcome:
     notes = _Notes()
     with LoadedFeed(feed, config.steps, workers, world.device) as loaded:
         scheme.run(loaded, config.steps, notes)
-    calls = Counter(world.ledger.calls)
+    served = Counter(world.ledger.served)
     world.peers.barrier()
     interfaces = grown(before, read_interfaces())
     state = scheme.full_state()
@@ -114,7 +123,7 @@ def train(job: Job, world: World) -> TrainingOutcome:
     return TrainingOutcome(
         losses=notes.losses(),
         step_ends_ns=notes.ends_ns,
-        calls=calls,
+        served=served,
         interfaces=interfaces,
         details=scheme.details(),
         state=state,

@@ -31,7 +31,7 @@ class Transport(ABC):
         Raises:
             PeerLostError: that rank is gone or does not take it in time.
         """
-        self._send(tensor.detach().cpu(), to)
+        self._send(tensor.detach().cpu(), to, self.group.carrying(tensor))
 
     def receive(self, into: torch.Tensor, source: int | None = None) -> int:
         """Fills `into` (contiguous; size and dtype as sent) with the next message of `source`, or of any
@@ -44,30 +44,30 @@ class Transport(ABC):
             PeerLostError: that rank is gone, or nothing came in time.
         """
         host = into if into.device.type == "cpu" else torch.empty_like(into, device="cpu")
-        source_rank = self._receive(host, source)
+        source_rank = self._receive(host, source, self.group.carrying(into))
         if host is not into:
             into.copy_(host)
         return source_rank
 
     @abstractmethod
-    def _send(self, tensor: torch.Tensor, to: int) -> None: ...
+    def _send(self, tensor: torch.Tensor, to: int, group: Group) -> None: ...
 
     @abstractmethod
-    def _receive(self, into: torch.Tensor, source: int | None) -> int: ...
+    def _receive(self, into: torch.Tensor, source: int | None, group: Group) -> int: ...
 
 
 class GlooTransport(Transport):
     """Over a process group of gloo, whose timeout bounds every wait."""
 
-    def _send(self, tensor: torch.Tensor, to: int) -> None:
+    def _send(self, tensor: torch.Tensor, to: int, group: Group) -> None:
         try:
-            comm.send(tensor, to, self.group)
+            comm.send(tensor, to, group)
         except RuntimeError as error:
             raise lost("sending to", to, str(error)) from error
 
-    def _receive(self, into: torch.Tensor, source: int | None) -> int:
+    def _receive(self, into: torch.Tensor, source: int | None, group: Group) -> int:
         try:
-            return int(comm.receive(into, source, self.group))
+            return int(comm.receive(into, source, group))
         except RuntimeError as error:
             raise lost("receiving from", source, str(error)) from error
 

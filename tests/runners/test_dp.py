@@ -278,7 +278,7 @@ class _Recorder(Exchange):
     def __init__(self) -> None:
         self.keys: list[Any] = []
 
-    def start(self, key: Any, flat: torch.Tensor, group: comm.Group) -> PendingExchange:
+    def _start_on(self, key: Any, flat: torch.Tensor, group: comm.Group) -> PendingExchange:
         self.keys.append(key)
         return _Done(flat * 2)
 

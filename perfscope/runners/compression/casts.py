@@ -22,7 +22,7 @@ class CastExchange(Exchange):
     def __init__(self, dtype: torch.dtype) -> None:
         self._dtype = dtype
 
-    def start(self, key: Hashable, flat: torch.Tensor, group: Group) -> PendingExchange:
+    def _start_on(self, key: Hashable, flat: torch.Tensor, group: Group) -> PendingExchange:
         """See Exchange."""
         if not self.sends(flat.numel(), flat.element_size(), group.size):
             return Later(None, lambda: flat)

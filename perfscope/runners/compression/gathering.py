@@ -25,7 +25,7 @@ class GatheringExchange(Exchange):
     def __init__(self) -> None:
         self.residuals = Residuals()
 
-    def start(self, key: Hashable, flat: torch.Tensor, group: Group) -> PendingExchange:
+    def _start_on(self, key: Hashable, flat: torch.Tensor, group: Group) -> PendingExchange:
         """See Exchange."""
         if not self.sends(flat.numel(), flat.element_size(), group.size):
             return Later(None, lambda: flat)

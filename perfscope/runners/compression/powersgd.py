@@ -37,7 +37,7 @@ class PowerSgdExchange(Exchange):
         self._starts: dict[Hashable, torch.Tensor] = {}
         self._generators: dict[Hashable, torch.Generator] = {}
 
-    def start(self, key: Hashable, flat: torch.Tensor, group: Group) -> PendingExchange:
+    def _start_on(self, key: Hashable, flat: torch.Tensor, group: Group) -> PendingExchange:
         """See Exchange."""
         calls = self.sends(flat.numel(), flat.element_size(), group.size, key)
         if not calls:

@@ -115,16 +115,19 @@ class Chain(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """See the class."""
         for name, block in self.named_children():
-            x = block(self._moved(x, self._moves.get(name)))
-        return self._moved(x, self._moves.get(None))
+            x = block(self._moved(x, name))
+        return self._moved(x, None)
 
-    def _moved(self, x: torch.Tensor, kind: str | None) -> torch.Tensor:
+    def _moved(self, x: torch.Tensor, before: str | None) -> torch.Tensor:
+        """Moves what a block needs; at the end (None) the logits, which are the whole chain's."""
+        kind = self._moves.get(before)
         if kind is None:
             return x
+        group = self._group.serving(before or type(self).__name__)
         if kind == TO_OWN:
-            moved: torch.Tensor = _ToOwnSamples.apply(x, self._group)
+            moved: torch.Tensor = _ToOwnSamples.apply(x, group)
             return moved
-        return gather_partial(x, 0 if kind == GATHER_SAMPLES else 1, self._group)
+        return gather_partial(x, 0 if kind == GATHER_SAMPLES else 1, group)
 
 
 def split_parameters(chain: Chain, plan: ChainPlan) -> tuple[list[nn.Parameter], list[nn.Parameter]]:

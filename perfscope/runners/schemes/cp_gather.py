@@ -109,11 +109,8 @@ class ContextParallel(Replicas):
                 if isinstance(child, DotProductAttention):
                     setattr(module, name, GatheredAttention(group))
         self.model, self._params = model, list(model.parameters())
-        self._flat = torch.empty(
-            sum(value.numel() for value in self._params),
-            dtype=self._params[0].dtype,
-            device=self._params[0].device,
-        )
+        self._flat = self.world.ledger.flat(model)
+        comm.name_groups(model)
         self.optimizer = make_optimizer(self, self._params)
 
     def step(self, batch: Batch) -> torch.Tensor:

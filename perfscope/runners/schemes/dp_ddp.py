@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from perfscope.runners.comm import layer_params
 from perfscope.runners.compression.registry import make_exchange
 from perfscope.runners.config import BenchConfig, BenchError
 from perfscope.runners.exchange import Exchange, PendingExchange
@@ -78,6 +79,7 @@ class DDP(Replicas):
         _settle_buckets(self._ddp, list(model.parameters()))
         if _has_codec(self.config):
             self._exchange = make_exchange(self.config)
+            self._owners = {id(param): name for name, param in layer_params(model)}
             # A lambda: torch compares annotations with its own type, and ours are strings.
             self._ddp.register_comm_hook(self, lambda scheme, bucket: _hook(scheme, bucket))  # noqa: PLW0108
         self._group = group
@@ -85,7 +87,8 @@ class DDP(Replicas):
 
     def average(self, bucket: Any) -> PendingExchange:
         """Starts the exchange of one of DDP's buckets."""
-        return self._exchange.start(bucket.index(), bucket.buffer(), self._group)
+        parts = [(self._owners[id(param)], param) for param in bucket.parameters()]
+        return self._exchange.start(bucket.index(), bucket.buffer(), self._group.shared(parts))
 
     def step(self, batch: Batch) -> torch.Tensor:
         """See Scheme."""

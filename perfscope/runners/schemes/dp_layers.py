@@ -48,7 +48,7 @@ class Packed(Replicas):
         self._group = self.data_group()
         self._exchange = make_exchange(self.config)
         params = list(model.parameters())
-        self._flat = params[0].new_zeros(sum(param.numel() for param in params))
+        self._flat = self.world.ledger.flat(model)
         offset = 0
         for param in params:
             param.grad = self._flat[offset : offset + param.numel()].view_as(param)

@@ -50,7 +50,7 @@ class LocalSGD(Replicas):
         self.model = model
         self._group = self.data_group()
         self._params = list(model.parameters())
-        self._flat = self._params[0].new_zeros(sum(param.numel() for param in self._params))
+        self._flat = self.world.ledger.flat(model)
         self._optimizer = make_optimizer(self, self._params)
         self._steps = 0
 

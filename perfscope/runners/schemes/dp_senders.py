@@ -57,7 +57,9 @@ class Sender:
 
     def _start(self, layer: LayerGradients, piece: Piece) -> None:
         key, start, numel = piece
-        pending = self._exchange.start(key, layer.flat[start : start + numel], self._group)
+        pending = self._exchange.start(
+            key, layer.flat[start : start + numel], self._group.serving(layer.name)
+        )
         self._pending.setdefault(layer.index, []).append((start, pending))
 
 

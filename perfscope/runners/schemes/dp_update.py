@@ -31,7 +31,7 @@ class _Slices:
         params = list(module.parameters(recurse=False))
         numel = sum(param.numel() for param in params)
         self.length = owned(numel, group.size)
-        self._group = group
+        self._group = group.serving(name)
         self._params = params
         padded = self.length * group.size
         self.gradient = params[0].new_zeros(padded)

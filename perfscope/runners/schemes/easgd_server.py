@@ -67,12 +67,12 @@ class EasgdOriginal(ServerScheme):
     def build_server(self) -> None:
         """See ServerScheme. The server's packed weights are the center."""
         self.staleness = Staleness()
-        self.incoming = torch.empty_like(self.packed.weights)
+        self.incoming = self.packed.buffer()
         self.center = ElasticCenter(self.packed.weights, self.moving_rate)
 
     def build_worker(self) -> None:
         """See ServerScheme."""
-        self.known_center = torch.empty_like(self.packed.weights)
+        self.known_center = self.packed.buffer()
         self.update = ElasticWorker(
             self.packed.weights, self.known_center, self.rate, self.moving_rate, self.worker_momentum
         )

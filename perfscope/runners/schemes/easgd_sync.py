@@ -94,14 +94,14 @@ class EasgdSync1(ServerScheme):
     def build_server(self) -> None:
         """See ServerScheme."""
         self.group = self.transport.group
-        self.total = torch.empty_like(self.packed.weights)
+        self.total = self.packed.buffer()
         self.center = ElasticCenter(self.packed.weights, self.moving_rate)
 
     def build_worker(self) -> None:
         """See ServerScheme."""
         self.group = self.transport.group
-        self.known_center = torch.empty_like(self.packed.weights)
-        self.on_host = torch.empty_like(self.packed.weights, device="cpu")  # the center never leaves CPUs
+        self.known_center = self.packed.buffer()
+        self.on_host = self.packed.buffer("cpu")  # the center never leaves CPUs
         self.update = ElasticWorker(self.packed.weights, self.known_center, self.rate, self.moving_rate)
 
     def serve(self) -> None:
@@ -150,9 +150,9 @@ class _EasgdTogether(Scheme):
 
     def build(self, model: nn.Sequential) -> None:
         """See Scheme. All start from the same weights, the center too."""
-        self.packed = PackedModel(model)
-        self.center = self.packed.weights.clone()
-        self.total = torch.empty_like(self.center)
+        self.packed = PackedModel(model, self.world.ledger)
+        self.center = self.packed.buffer().copy_(self.packed.weights)
+        self.total = self.packed.buffer()
         rate = scaled_learning_rate(self.config, self.effective_batch(self.job))
         self.update = ElasticWorker(self.packed.weights, self.center, rate, self.moving_rate)
 

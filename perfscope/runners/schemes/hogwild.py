@@ -64,7 +64,7 @@ class _Unlocked(Scheme):
 
     def build(self, model: nn.Sequential) -> None:
         """See Scheme. Rank 0 fills the shared weights; the barrier before training makes them everybody's."""
-        self.packed = PackedModel(model)
+        self.packed = PackedModel(model, self.world.ledger)
         self.shared = map_shared(self.name, self.packed.weights, self.world.size, self.transport)
         if self.world.rank == 0:
             self.shared.weights.copy_(self.packed.weights)

@@ -92,9 +92,9 @@ class NumaReplica(Scheme):
         self._roots = self.world.groups(Axis.DP, [_roots(mesh)])
         self.model = model
         self._params = list(model.parameters())
-        first, length = self._params[0], sum(value.numel() for value in self._params)
-        self._flat = torch.empty(length, dtype=first.dtype, device=first.device)
-        self._arriving = torch.empty_like(self._flat) if children(self._chip.index, self._chip.size) else None
+        ledger, has_children = self.world.ledger, bool(children(self._chip.index, self._chip.size))
+        self._flat = ledger.flat(model)
+        self._arriving = ledger.flat(model) if has_children else None
         self.optimizer = make_optimizer(self, self._params)
 
     def step(self, batch: Batch) -> torch.Tensor:

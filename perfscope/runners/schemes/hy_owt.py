@@ -119,9 +119,8 @@ class HybridChain(Scheme):
         self.model = Chain(model, self._plan, self._model)
         self._replicated, self._sliced = split_parameters(self.model, self._plan)
         self._exchange = make_exchange(self.config)
-        first = next(self.model.parameters())
-        length = sum(value.numel() for value in self._replicated)
-        self._flat = torch.empty(length, dtype=first.dtype, device=first.device)
+        if self._replicated:
+            self._flat = self.world.ledger.flat(self.model, self._replicated)
         self.optimizer = make_optimizer(self, self.model.parameters())
 
     def step(self, batch: Batch) -> torch.Tensor:

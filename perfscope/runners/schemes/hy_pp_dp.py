@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
 from torch import nn
 
 from perfscope.runners import comm
@@ -64,11 +63,8 @@ class PipelineDataParallel(OneForwardOneBackward):
         super().build(model)
         self._data = self.world.groups(Axis.DP, self.job.mesh.groups(Axis.DP))
         self._exchange = make_exchange(self.config)
-        self._flat = torch.empty(
-            sum(value.numel() for value in self._params),
-            dtype=self._params[0].dtype,
-            device=self._params[0].device,
-        )
+        (part,) = self.parts
+        self._flat = self.world.ledger.flat(part)
 
     def exchange_gradients(self) -> None:
         """Averages the stage's packed gradients over the data group."""

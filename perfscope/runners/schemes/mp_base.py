@@ -59,8 +59,9 @@ class SplitModel(Scheme):
         self.params = list(self.model.parameters())
         self.optimizer = make_optimizer(self, self.params)
         self.exchange = make_exchange(self.config)
-        num_elements = sum(param.numel() for param in self.params) if self.data_group.size > 1 else 0
-        self.packed = torch.empty(num_elements, dtype=self.params[0].dtype, device=self.world.device)
+        if self.data_group.size > 1:
+            self.packed = self.world.ledger.flat(self.model)
+        comm.name_groups(self.model)
 
     @property
     def dropout_seed(self) -> int:

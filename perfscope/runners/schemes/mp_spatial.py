@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from math import prod
 
-import torch
 from torch import nn
 
 from perfscope.runners import comm
@@ -60,8 +59,7 @@ class Spatial(SplitModel):
         surgeon = RowSurgeon(self.model_group, structure, seed=self.dropout_seed, device=self.world.device)
         made = surgeon.split(model)
         self.partial = surgeon.partial
-        num = sum(param.numel() for param in self.partial)
-        self.partial_packed = torch.empty(num, dtype=self.partial[0].dtype, device=self.world.device)
+        self.partial_packed = self.world.ledger.flat(made, self.partial)
         return made, surgeon.pieces
 
     def finish_gradients(self) -> None:

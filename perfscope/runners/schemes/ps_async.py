@@ -60,7 +60,7 @@ class PsAsyncSgd(ServerScheme):
     def build_server(self) -> None:
         """See ServerScheme."""
         self.staleness = Staleness()
-        self.incoming = torch.empty_like(self.packed.weights)
+        self.incoming = self.packed.buffer()
         self.update = ArrivalUpdate(self.packed.weights, self.apply)
 
     def apply(self, gradient: torch.Tensor) -> None:

@@ -32,7 +32,7 @@ class PsSync(ServerScheme):
     def build_server(self) -> None:
         """See ServerScheme."""
         self.optimizer = make_optimizer(self, [self.packed.weights])
-        self.incoming = torch.empty_like(self.packed.weights)
+        self.incoming = self.packed.buffer()
 
     def build_worker(self) -> None:
         """See ServerScheme."""

@@ -148,7 +148,9 @@ class ServerScheme(Scheme):
 
     def build(self, model: nn.Sequential) -> None:
         """See Scheme. Server and workers start from the same weights: nothing needs to be fetched first."""
-        self.packed = PackedModel(model.cpu() if self.is_server else model)  # a server is host memory
+        self.packed = PackedModel(  # a server is host memory
+            model.cpu() if self.is_server else model, self.world.ledger
+        )
         self.rate = scaled_learning_rate(self.config, self.effective_batch(self.job))
         if self.is_server:
             self.build_server()

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import torch
 from torch import nn
 
+from perfscope.runners.comm import Ledger
 from perfscope.runners.schemes.base import Batch
 from perfscope.runners.schemes.local import loss_of
 
@@ -22,12 +23,12 @@ class PackedModel:
         gradient: (num_params,).
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, ledger: Ledger) -> None:
         params = list(model.parameters())
-        sample = params[0]
         self.model = model
-        self.weights = torch.empty(sum(p.numel() for p in params), dtype=sample.dtype, device=sample.device)
-        self.gradient = torch.zeros_like(self.weights)
+        self._ledger = ledger
+        self.weights = self.buffer()
+        self.gradient = self.buffer()
         self.weights.grad = self.gradient
         offset = 0
         for param in params:
@@ -37,6 +38,10 @@ class PackedModel:
             param.data = piece
             param.grad = self.gradient[offset:end].view_as(param)
             offset = end
+
+    def buffer(self, device: str | None = None) -> torch.Tensor:
+        """Memory for another such vector, on the model's device if None."""
+        return self._ledger.flat(self.model, device=device)
 
     def backward(self, batch: Batch) -> torch.Tensor:
         """Fills `gradient` with that of the batch's mean loss, which is returned, detached."""

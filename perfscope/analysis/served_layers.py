@@ -1,0 +1,72 @@
+"""What programs say themselves of their calls of communication: which layers' tensors these carry.
+
+A program that packs tensors of several layers into one buffer can run the call inside a mark
+(`layout.MARK_SERVES`); the schemes of `perfscope bench` do. A call belongs to the mark that was open when it
+was asked for. Where marks of several threads were, it is not known which one that is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+from msgspec import Struct
+
+from perfscope.analysis.intervals import Int64
+from perfscope.analysis.spans import Spans, words
+from perfscope.rundir import layout
+from perfscope.rundir.served_layers import decoded
+
+
+class ServedLayers(Struct, frozen=True, eq=False):
+    """The marks of one window, in order of start.
+
+    Attributes:
+        start, end, lane: of each mark, shape (n,).
+        index: into `shares`, shape (n,).
+        shares: layer -> bytes.
+    """
+
+    start: Int64
+    end: Int64
+    lane: Int64
+    index: Int64
+    shares: Sequence[Mapping[str, int]]
+
+    def of(self, launch: Int64, start: Int64, lane: Int64) -> Int64:
+        """Which of the shares each call has, shape (calls,); -1 = none.
+
+        Args:
+            launch: when each call was asked for, ns; -1 = by its own thread, when it began, or not known.
+            start, lane: of the call itself.
+        """
+        if not len(self.start):
+            return np.full(launch.shape, -1)
+        time = np.where(launch >= 0, launch, start)
+        mark = np.searchsorted(self.start, time, side="right") - 1
+        before = np.maximum.accumulate(np.concatenate(([-1], self.end)))  # latest end of earlier marks
+        is_open = (mark >= 0) & (time <= self.end[mark]) & (time > before[mark])
+        is_open &= (launch >= 0) | (self.lane[mark] == lane)
+        result: Int64 = np.where(is_open, self.index[mark], -1)
+        return result
+
+
+def served_layers(table: pa.Table, spans: Spans) -> ServedLayers:
+    """The marks of one window.
+
+    Args:
+        table: name of schema.TIMELINE.
+        spans: the same rows.
+    """
+    name, names = words(table, "name")
+    shares = [
+        decoded(text[len(layout.MARK_SERVES) :]) if text.startswith(layout.MARK_SERVES) else {}
+        for text in names
+    ]
+    says = np.array([*map(bool, shares), False])
+    rows = np.flatnonzero((spans.device < 0) & says[name])
+    rows = rows[np.argsort(spans.start[rows], kind="stable")]
+    return ServedLayers(
+        spans.start[rows], spans.end[rows], spans.lane[rows], name[rows].astype(np.int64), shares
+    )
