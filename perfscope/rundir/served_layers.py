@@ -5,8 +5,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from urllib.parse import parse_qsl, urlencode
+
+_NUMBER = re.compile(r"[0-9]{1,18}")
 
 
 def encoded(layers: Mapping[str, int]) -> str:
@@ -15,8 +18,8 @@ def encoded(layers: Mapping[str, int]) -> str:
 
 
 def decoded(text: str) -> dict[str, int]:
-    """Layer -> bytes; {} for text that is not of this form."""
+    """Layer -> bytes (at least 1); {} for text that is not of this form."""
     pairs = parse_qsl(text, keep_blank_values=True)
-    if not all(number.isdecimal() for _, number in pairs):
+    if not all(_NUMBER.fullmatch(number) for _, number in pairs):
         return {}
-    return {layer: int(number) for layer, number in pairs}
+    return {layer: size for layer, number in pairs if (size := int(number))}

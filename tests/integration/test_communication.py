@@ -17,7 +17,6 @@ from perfscope.analysis.results import Communication, RunAnalysis
 from perfscope.analysis.run import analyze_run
 from perfscope.ingest.run import ingest_run
 from perfscope.rundir.reader import RunReader
-from perfscope.vocabulary.communication import Unattributed
 from tests.integration.run_support import PERFSCOPE, user_environment
 
 SETTINGS = ("--model", "lenet", "--input", "3x32x32", "--batch", "8", "--steps", "8", "--threads", "1")
@@ -47,49 +46,6 @@ def exact(communication: Mapping[str, Any], exposed_ns: int) -> None:
 def check_sums(communication: Communication | None, exposed_ns: int) -> None:
     assert communication is not None
     exact(to_builtins(communication), exposed_ns)
-
-
-@pytest.mark.parametrize(
-    ("scheme", "ranks", "axes"),
-    [
-        ("dp.ddp", 2, {"dp"}),
-        pytest.param("dp.fsdp", 2, {"fsdp"}, marks=pytest.mark.slow),
-        pytest.param("hy.pp_dp", 4, {"pp", "dp"}, marks=pytest.mark.slow),
-        pytest.param("hy.filter_dp", 4, {"tp", "dp"}, marks=pytest.mark.slow),
-        pytest.param("ps.async_sgd", 3, None, marks=pytest.mark.slow),
-        pytest.param("easgd.original", 3, None, marks=pytest.mark.slow),
-        pytest.param("dp.dist_update", 2, None, marks=pytest.mark.slow),
-        pytest.param("mp.channel", 2, {"tp"}, marks=pytest.mark.slow),
-        pytest.param("mp.fc_tp", 2, {"tp"}, marks=pytest.mark.slow),
-        pytest.param("mp.spatial", 2, {"tp"}, marks=pytest.mark.slow),
-        pytest.param("pp.gpipe", 2, {"pp"}, marks=pytest.mark.slow),
-        pytest.param("pp.interleaved", 2, {"pp"}, marks=pytest.mark.slow),
-        pytest.param("hy.channel_dp", 4, {"tp", "dp"}, marks=pytest.mark.slow),
-        pytest.param("hy.fctp_dp", 4, {"tp", "dp"}, marks=pytest.mark.slow),
-        pytest.param("hy.owt", 4, {"tp", "dp"}, marks=pytest.mark.slow),
-        pytest.param("hy.auto", 4, {"tp", "dp"}, marks=pytest.mark.slow),
-    ],
-)
-def test_layers_and_axes_add_up_to_the_exposed_communication_of_the_breakdown(
-    tmp_path: Path, scheme: str, ranks: int, axes: set[str] | None
-) -> None:
-    analysis = trained(scheme, ranks, tmp_path)
-    for rank in analysis.ranks:
-        assert rank.breakdown_ns is not None
-        check_sums(rank.communication, rank.breakdown_ns.exposed_comm)
-    communication = analysis.communication
-    assert communication is not None and communication.exposed_ns > 0
-    check_sums(communication, communication.exposed_ns)
-    if axes is not None:
-        assert axes <= {entry.axis for entry in communication.by_axis}
-        assert not any(entry.inferred for entry in communication.by_axis if entry.axis in axes)
-        known = sum(entry.exposed_ns for entry in communication.by_layer)
-        unknown = sum(
-            entry.exposed_ns
-            for entry in communication.unattributed
-            if entry.reason is not Unattributed.NO_LAYER_TENSORS
-        )
-        assert known >= 0.98 * (known + unknown), communication.unattributed
 
 
 def test_the_report_names_layer_and_axis_of_the_exposed_communication(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Layer, axis and bytes that a traced window gives every call, against what the scheme noted as it made it."""
+"""Layer, axis and bytes of every call in a traced window, against what the scheme noted as it made it."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ import pytest
 pytest.importorskip("torch")
 
 from perfscope.analysis.call_labels import CallLabels
-from perfscope.analysis.results import RankResult, RunAnalysis
+from perfscope.analysis.results import Communication, RankResult, RunAnalysis
 from perfscope.analysis.run import analyze_run
 from perfscope.ingest.run import ingest_run
 from perfscope.rundir import layout
 from perfscope.rundir.reader import RunReader
 from perfscope.rundir.scheme_records import BenchRecord
 from perfscope.vocabulary.communication import Unattributed
+from tests.integration.test_communication import check_sums
 from tests.runners.test_bench_cli import bench
 from tests.runners.test_group_marks import SEEN_AS, payload
 
@@ -108,15 +109,10 @@ class Case:
         }
 
 
-def check_sums(result: RankResult) -> None:
-    """Layers and what has none, and axes, add up to the rank's step breakdown, to the nanosecond."""
-    assert result.breakdown_ns is not None and result.communication is not None
-    parts = result.communication
-    layers, axes, others = (
-        sum(entry.exposed_ns for entry in entries)
-        for entries in (parts.by_layer, parts.by_axis, parts.unattributed)
-    )
-    assert layers + others == axes == result.breakdown_ns.exposed_comm
+def check_communication(parts: Communication | None, exposed_ns: int) -> None:
+    """Sums to the nanosecond; what is of no layer is for a true reason."""
+    check_sums(parts, exposed_ns)
+    assert parts is not None
     reasons = {entry.reason for entry in parts.unattributed if entry.exposed_ns}
     assert reasons <= {Unattributed.OUTSIDE_STEPS, Unattributed.NO_LAYER_TENSORS}
 
@@ -200,9 +196,13 @@ def test_every_call_has_the_layer_axis_and_bytes_of_the_scheme(
 ) -> None:
     is_deep = scheme.startswith("cp.") or (scheme == "pp.interleaved" and ranks == 4)
     case = Case(tmp_path, scheme, ranks, TOKENS if is_deep else LENET)
+    whole = case.analysis.communication
+    assert whole is not None and whole.exposed_ns > 0
+    check_communication(whole, whole.exposed_ns)
     rows = []
     for result in case.analysis.ranks:
-        check_sums(result)
+        assert result.breakdown_ns is not None
+        check_communication(result.communication, result.breakdown_ns.exposed_comm)
         rows += check_rank(case, result, in_steps=scheme not in (*_OVERLAPPED, "dp.local_sgd"))
     check_messages(rows)
 
