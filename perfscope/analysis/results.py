@@ -297,12 +297,16 @@ class Finding(Struct, frozen=True, kw_only=True):
     collective: str | None = None
     axis: str | None = None  # of the mesh, where it is about the communication along one
     basis: Basis | None = None  # of the verdict
+    symptoms: tuple[FindingKind, ...] = ()  # findings that are consequences of this one; they come next
+    symptom_of: FindingKind | None = None  # the finding that this one is a consequence of
 
     @property
     def text(self) -> FindingText:
-        """Title, detail and action."""
-        subject = Subject(kind=self.id, rank=self.rank, layer=self.layer, is_verdict=self.basis is not None)
-        return finding_text(self.facts, subject, self.basis)
+        """Title, detail and action; a symptom has no action of its own."""
+        is_verdict = self.basis is not None and self.symptom_of is None
+        subject = Subject(kind=self.id, rank=self.rank, layer=self.layer, is_verdict=is_verdict)
+        text = finding_text(self.facts, subject, self.basis)
+        return text if self.symptom_of is None else text._replace(action="")
 
 
 class FileProvenance(Struct, frozen=True, kw_only=True):

@@ -28,6 +28,7 @@ from perfscope.analysis.findings.ranks import UNEVEN
 from perfscope.analysis.layer_counters import counted_run
 from perfscope.analysis.layers import layer_results, uneven_layer
 from perfscope.analysis.machine.analyze import Training, analyze_machine
+from perfscope.analysis.machine.cpu_waits import cpu_waits
 from perfscope.analysis.machine.host import Host
 from perfscope.analysis.machine.results import MachineAnalysis
 from perfscope.analysis.missing import Missing, missing_figure
@@ -293,6 +294,7 @@ def _evidence(source: RunSource, figures: _Figures, analysis: RunAnalysis) -> Ev
         breakdown_of=analysis.breakdown_of,
         machine=analysis.machine,
         hosts=figures.hosts,
+        cpu_waits=cpu_waits(figures.hosts, figures.machine.disturbances if figures.machine else ()),
         what_ifs=figures.why.what_ifs,
         uneven=uneven_layer(figures.ranks.traces.layers, UNEVEN),
         pipeline=analysis.pipeline,

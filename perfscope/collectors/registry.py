@@ -20,6 +20,7 @@ COLLECTORS: tuple[str, ...] = (
     "perfscope.collectors.cpu.counters:CpuCounters",
     "perfscope.collectors.cpu.clock:CpuClock",
     "perfscope.collectors.cpu.tasks:TaskTimes",
+    "perfscope.collectors.cpu.tasks:MainThreads",
     "perfscope.collectors.cpu.pressure:Pressure",
     "perfscope.collectors.memory.numa:NumaCounters",
     "perfscope.collectors.memory.usage:NumaMemory",

@@ -224,7 +224,7 @@ class FactList(Struct, frozen=True, kw_only=True):
 class FindingCard(Struct, frozen=True, kw_only=True):
     """One finding, ready to print. `gain` and `share` are text; `gain_ratio` draws the bar.
 
-    `is_verdict`: its title is the report's headline.
+    `is_verdict`: its title is the report's headline. `symptoms`: cards of findings that are its consequences.
     """
 
     slug: str
@@ -236,6 +236,8 @@ class FindingCard(Struct, frozen=True, kw_only=True):
     gain_ratio: float | None
     where: str
     is_verdict: bool = False
+    symptoms: tuple[FindingCard, ...] = ()
+    symptoms_title: str = ""
 
 
 class FindingList(Struct, frozen=True, kw_only=True):

@@ -179,6 +179,8 @@ def _(block: FindingList) -> list[Json]:
             "where": soft(card.where),
             "gain": card.gain,
             "share": card.share,
+            "symptoms_title": card.symptoms_title,
+            "symptoms": [soft(symptom.title) for symptom in card.symptoms],
         }
         for card in block.cards
     ]

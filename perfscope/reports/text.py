@@ -17,6 +17,7 @@ from perfscope.reports.model import (
     CounterLine,
     Counters,
     CurveChart,
+    FindingCard,
     FindingList,
     HistoryChart,
     IntervalBars,
@@ -209,20 +210,28 @@ def _findings(block: FindingList, width: int, style: Style) -> Iterator[str]:
     if not block.cards:
         yield from wrapped(block.empty, width)
     # The verdict is the first finding: where nothing is added to it, it is not said again.
-    cards = [c for c in block.cards if not c.is_verdict or c.detail or c.gain]
+    cards = [c for c in block.cards if not c.is_verdict or c.detail or c.gain or c.symptoms]
     for number, card in enumerate(cards[:MOST_FINDINGS], 1):
-        gain = f" [saves at most {card.gain}{', ' + card.share if card.share else ''}]" if card.gain else ""
         # The full verdict is at the top: here what comes before its figures.
         title = card.title.partition(": ")[0].rstrip(".") if card.is_verdict else card.title
-        lines = wrapped(f"{title}{gain}", width, "     ", f"  {number}. ")
+        lines = wrapped(f"{title}{_saving(card)}", width, "     ", f"  {number}. ")
         yield from (style.bold(line) if n == 0 else line for n, line in enumerate(lines))
         if card.detail:
             yield from (style.quiet(line) for line in wrapped(card.detail, width, "     "))
         if card.action and not card.is_verdict:
             yield from wrapped(card.action, width, "       ", "     → ")
+        if card.symptoms:
+            yield from wrapped(card.symptoms_title, width, "     ")
+        for symptom in card.symptoms:
+            yield from wrapped(f"{symptom.title}{_saving(symptom)}", width, "       ", "     - ")
     left = len(cards) - MOST_FINDINGS
     if left > 0:
         yield style.quiet(f"  {left} more in the HTML report.")
+
+
+def _saving(card: FindingCard) -> str:
+    share = f", {card.share}" if card.share else ""
+    return f" [saves at most {card.gain}{share}]" if card.gain else ""
 
 
 def _bars(chart: StackedBars, width: int, style: Style) -> Iterator[str]:

@@ -184,8 +184,12 @@ def _blocking_call(evidence: Evidence) -> BlockingCall | None:
 def _waited_for_cpu(evidence: Evidence) -> float | None:
     """Share of the steps' time in which a compute thread of the mean traced rank waited for a CPU.
 
-    The kernel counts it for each thread; threads that sleep wait for nothing. None where it was not read.
+    Of main threads in the traced steps, where these were read; else of all threads in all steps, as the
+    kernel counts it. Threads that sleep wait for nothing. None where it was not read.
     """
+    measured = evidence.cpu_waits.mean_traced()
+    if measured is not None:
+        return measured
     traced = {rank.rank for rank, _ in evidence.traced}
     waiting = [
         share

@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from perfscope.analysis.findings.evidence import Evidence
+from perfscope.analysis.machine.oversubscription import oversubscriptions
 from perfscope.analysis.machine.results import Disturbance
 from perfscope.analysis.results import Finding
 from perfscope.messages.findings.machine import SLOWER, Disturbed
+from perfscope.vocabulary.disturbances import DisturbanceKind
 from perfscope.vocabulary.findings import FindingKind
 
 DECISIVE = 0.25  # of the mean step lost to disturbances: the code's own causes come after them
@@ -38,7 +40,9 @@ def disturbed(evidence: Evidence, verdict: Finding) -> Placed:
         return Placed()
     inside = [disturbance for disturbance in machine.disturbances if disturbance.within_steps]
     ratio, gain_ns = machine.disturbed_ratio, machine.disturbed_ns
-    causes_it = _causes(evidence, verdict, inside)
+    causes_it = _causes(evidence, verdict)
+    if ratio is None:
+        gain_ns, ratio = _waited_for(evidence, inside)
     if (
         ratio is None and causes_it
     ):  # all of the run was disturbed: what the verdict's cause costs is its doing
@@ -78,23 +82,49 @@ def disturbed(evidence: Evidence, verdict: Finding) -> Placed:
     return Placed(doubt=[finding]) if severe else Placed(minor=[finding])
 
 
-def _causes(evidence: Evidence, verdict: Finding, inside: Sequence[Disturbance]) -> bool:
-    """Whether the verdict is what the disturbance does: slow computation where it was, in traced steps."""
+def _waited_for(evidence: Evidence, inside: Sequence[Disturbance]) -> tuple[int | None, float | None]:
+    """What waiting for the CPUs that neighbors took costs, where no undisturbed step tells it."""
+    hosts = {one.host for one in inside if one.kind is DisturbanceKind.CPU_NEIGHBOR}
+    waits = []
+    for host in (host for host in evidence.hosts if host.name in hosts):
+        cpu_wait = evidence.cpu_waits.most(rank.rank for rank in host.ranks)
+        if cpu_wait is not None:
+            others = evidence.cpu_waits.others_cpus.get(host.name, 0.0)
+            own = max((one.threads - one.cpus for one in oversubscriptions(host)), default=0.0)
+            waits.append(cpu_wait * others / (own + others) if others else 0.0)
+    return evidence.share_of_step(max(waits)) if waits else (None, None)
+
+
+def is_at_work(evidence: Evidence) -> bool:
+    """Whether disturbances slowed the traced steps notably."""
     machine = evidence.machine
-    assert machine is not None
-    severe = [
-        disturbance for disturbance in inside if disturbance.severity >= SEVERE and _slowed(disturbance)
-    ]
-    lost = machine.disturbed_ratio
-    if not severe or machine.traced_disturbed is False or (lost is not None and lost < WORTH):
+    if machine is None or machine.traced_disturbed is False or not severe(evidence):
+        return False
+    return machine.disturbed_ratio is None or machine.disturbed_ratio >= WORTH
+
+
+def severe(evidence: Evidence) -> list[Disturbance]:
+    """Disturbances of the steps that took much, and did not leave the steps as they were."""
+    disturbances = evidence.machine.disturbances if evidence.machine is not None else ()
+    return [one for one in disturbances if one.within_steps and one.severity >= SEVERE and _slowed(one)]
+
+
+def hits(evidence: Evidence, rank: int) -> bool:
+    """Whether they were on the rank's host."""
+    host = next((one.host for one in evidence.ranks if one.rank == rank), "")
+    return any(one.host == host for one in severe(evidence))
+
+
+def _causes(evidence: Evidence, verdict: Finding) -> bool:
+    """Whether the verdict is what the disturbance does: slow computation where it was, in traced steps."""
+    if not is_at_work(evidence):
         return False
     if verdict.id is FindingKind.STRAGGLER:
         slow = evidence.what_ifs.slow[:1]
         # A neighbor slows everything that a rank does; what is in one place is caused by the rank.
         if not slow or slow[0].part_excess_ns > ONE_PLACE * slow[0].excess_ns:
             return False
-        host = next((rank.host for rank in evidence.ranks if rank.rank == verdict.rank), "")
-        return any(disturbance.host == host for disturbance in severe)
+        return verdict.rank is not None and hits(evidence, verdict.rank)
     return verdict.id in (FindingKind.IMBALANCE, FindingKind.COMPUTE_BOUND, FindingKind.PREEMPTED)
 
 

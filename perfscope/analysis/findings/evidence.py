@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from perfscope.analysis.experts.results import Experts
 from perfscope.analysis.layers import UnevenLayer
+from perfscope.analysis.machine.cpu_waits import CpuWaits
 from perfscope.analysis.machine.host import Host
 from perfscope.analysis.machine.results import MachineAnalysis
 from perfscope.analysis.missing_reasons import NoWindow
@@ -44,6 +45,7 @@ class Evidence(Struct, frozen=True, kw_only=True):
     breakdown_of: str  # "step" or "file"
     machine: MachineAnalysis | None = None
     hosts: Sequence[Host] = ()  # what `machine` was drawn from
+    cpu_waits: CpuWaits = CpuWaits()
     what_ifs: WhatIfs = NOTHING
     communication: Communication | None = None
     uneven: UnevenLayer | None = None  # a layer of which ranks compute unequal shares
@@ -101,7 +103,10 @@ class Evidence(Struct, frozen=True, kw_only=True):
 
     def all_of(self, cost: float) -> tuple[int, float]:
         """(ns, share of the step) of time of the mean traced step, on the scale of the usual one."""
-        share = cost / self.step
+        return self.share_of_step(cost / self.step)
+
+    def share_of_step(self, share: float) -> tuple[int, float]:
+        """(ns, share) of the usual step."""
         usual = self.step_ns.median if self.step_ns is not None else self.step
         return round(share * usual), share
 

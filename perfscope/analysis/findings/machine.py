@@ -10,7 +10,7 @@ from perfscope.analysis.machine.oversubscription import oversubscriptions
 from perfscope.analysis.machine.results import LinkTraffic
 from perfscope.analysis.results import Finding
 from perfscope.messages.findings.machine import LinkSaturated, MemoryBound, Oversubscribed, PowerCapped
-from perfscope.vocabulary.findings import COMMUNICATION, FindingKind
+from perfscope.vocabulary.findings import FindingKind
 from perfscope.vocabulary.gpu import THROTTLE_TIME, ThrottleReason
 from perfscope.vocabulary.links import LinkClass
 
@@ -20,9 +20,6 @@ MEMORY_BOUND = 0.1  # of the step in layers at the memory roof
 POWER_CAPPED = 0.1  # of the steps' time
 CROWDED = 1.5  # threads per CPU from which ...
 STARVING = 0.5  # ... waiting for a CPU in so much of the steps' time is what bounds them
-# What too few CPUs look like: slow computation, and waiting for it.
-_SLOW_RANKS = frozenset({FindingKind.COMPUTE_BOUND, FindingKind.STRAGGLER, FindingKind.IMBALANCE})
-_STARVED = _SLOW_RANKS | (COMMUNICATION - {FindingKind.SERIALIZED})
 WAITED = 0.02  # of the time some task must have waited for a CPU for oversubscription to matter
 
 
@@ -40,20 +37,10 @@ def findings(evidence: Evidence) -> list[Finding]:
     ]
 
 
-def starved(evidence: Evidence, verdict: Finding) -> Finding | None:
-    """Too few CPUs as what comes before the verdict: slow computation, and waiting for it, are its doing."""
-    if evidence.machine is None or verdict.id not in _STARVED:
-        return None
-    oversubscribed = [sharing for host in evidence.hosts for sharing in oversubscriptions(host)]
-    severe = [
-        sharing
-        for sharing in oversubscribed
-        if sharing.threads >= CROWDED * sharing.cpus and (sharing.wait_ratio or 0) >= STARVING
-    ]
-    one_host = len({rank.host for rank in evidence.ranks}) == 1  # else a real link may be behind it
-    if not severe or not (one_host or verdict.id in _SLOW_RANKS):
-        return None
-    return next(iter(_oversubscribed(evidence)), None)
+def starves(evidence: Evidence) -> bool:
+    """Whether ranks share so few CPUs that waiting for one is what bounds them."""
+    sharing = [sharing for host in evidence.hosts for sharing in oversubscriptions(host)]
+    return any(one.threads >= CROWDED * one.cpus and (one.wait_ratio or 0) >= STARVING for one in sharing)
 
 
 def _oversubscribed(evidence: Evidence) -> list[Finding]:
@@ -64,6 +51,12 @@ def _oversubscribed(evidence: Evidence) -> list[Finding]:
     if not oversubscribed:
         return []
     worst = max(oversubscribed, key=lambda sharing: sharing.threads / sharing.cpus)
+    waits, others = evidence.cpu_waits, evidence.cpu_waits.others_cpus.get(worst.host, 0.0)
+    cpu_wait = waits.most(worst.ranks)
+    gain_ns, gain_ratio = None, None
+    if cpu_wait is not None:
+        wanted = worst.threads - worst.cpus
+        gain_ns, gain_ratio = evidence.share_of_step(cpu_wait * wanted / (wanted + others))
     return [
         Finding(
             id=FindingKind.OVERSUBSCRIBED,
@@ -74,9 +67,13 @@ def _oversubscribed(evidence: Evidence) -> list[Finding]:
                 where=worst.where,
                 host=worst.host if len(evidence.hosts) > 1 else "",
                 wait_ratio=worst.wait_ratio,
+                cpu_wait_ratio=cpu_wait,
+                others_cpus=others if evidence.machine and evidence.machine.clean is not None else None,
                 framework=evidence.framework,
             ),
-            rank=worst.ranks[0],
+            gain_ns=gain_ns,
+            gain_ratio=gain_ratio,
+            rank=worst.ranks[0] if len(worst.ranks) == 1 else None,
         )
     ]
 

@@ -28,7 +28,9 @@ from perfscope.analysis.findings import (
     server,
 )
 from perfscope.analysis.findings.evidence import Evidence
+from perfscope.analysis.findings.symptoms import with_symptoms
 from perfscope.analysis.results import Finding
+from perfscope.messages.findings.machine import Disturbed
 from perfscope.vocabulary.findings import COMMUNICATION, GAPS, FindingKind
 
 NOTABLE = 0.05  # a cause below this share of the step is not worth a finding beside the verdict
@@ -160,15 +162,18 @@ def _exposed(evidence: Evidence) -> Finding | None:
 
 
 def _in_order(evidence: Evidence, verdict: Finding, candidates: Sequence[Finding]) -> tuple[Finding, ...]:
+    """The verdict, what makes it doubtful, the others by gain; then each symptom below its cause."""
     disturbances = disturbed.disturbed(evidence, verdict)
-    starved = machine.starved(evidence, verdict)
-    before = [*disturbances.first, *([starved] if starved is not None else [])]
-    remaining = [
-        finding
-        for finding in (*candidates, *disturbances.minor)
-        if starved is None or finding.id != starved.id
-    ]
-    return (*before, verdict, *disturbances.doubt, *_by_gain(remaining))
+    remaining = _by_gain([*candidates, *disturbances.minor])
+    before = [*disturbances.first]
+    largest = next(iter(remaining), verdict)
+    if largest.id is FindingKind.OVERSUBSCRIBED and _gain(largest) > max(REMOVABLE, _gain(verdict)):
+        before.append(remaining.pop(0))
+    ordered = with_symptoms(evidence, (*_by_gain(before), verdict, *disturbances.doubt, *remaining))
+    first = ordered[0]
+    if isinstance(first.facts, Disturbed):
+        return (replace(first, facts=replace(first.facts, leads=True)), *ordered[1:])
+    return ordered
 
 
 def _by_gain(findings: Sequence[Finding]) -> list[Finding]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from msgspec import Struct
 
+from perfscope.analysis.machine.cpu_waits import MAIN_WAIT
 from perfscope.analysis.machine.effects import with_effects
 from perfscope.analysis.machine.energy import energies, joules_per_sample, why_no_energy
 from perfscope.analysis.machine.host import Host, open_hosts
@@ -43,7 +44,7 @@ from perfscope.vocabulary.gpu import THROTTLE_TIME
 
 _MOST_ROOFLINES = 4  # hosts of one run are usually alike
 # What is still asked of a host once all hosts are known: by `wire` and by the findings.
-KEPT_METRICS = METRICS | {THROTTLE_TIME.name, "pressure_some", "rank_runqueue_wait"}
+KEPT_METRICS = METRICS | {THROTTLE_TIME.name, "pressure_some", "rank_runqueue_wait", MAIN_WAIT}
 
 
 class Training(Struct, frozen=True, kw_only=True):

@@ -163,6 +163,14 @@ def counted_between(counted: Rates, start_ns: int, end_ns: int) -> tuple[float, 
     return float(total[1] - total[0]), int(covered[1] - covered[0])
 
 
+@np.errstate(all="ignore")
+def counted_in(counted: Rates, start_ns: Int64, end_ns: Int64) -> tuple[float, int]:
+    """`counted_between` of several stretches together, shapes (n,)."""
+    total = counted_before(counted, end_ns) - counted_before(counted, start_ns)
+    covered = _covered_before(counted, end_ns) - _covered_before(counted, start_ns)
+    return float(total.sum()), int(covered.sum())
+
+
 def counted_before(counted: Rates, points: Int64) -> Float64:
     """What was counted before each point, evenly within an interval. Shape like `points`."""
     if not len(counted.delta):

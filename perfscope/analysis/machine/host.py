@@ -37,6 +37,7 @@ class HostRank(Struct, frozen=True, kw_only=True, eq=False):
     starts: Int64  # of its steps, monotonic ns
     ends: Int64
     is_counted: NDArray[np.bool_] | None = None  # which are neither warm-up nor traced; None = all
+    is_traced: NDArray[np.bool_] | None = None  # which a window traced; None = none
 
     @property
     def gpu(self) -> int | None:
@@ -152,6 +153,7 @@ def _rank(rank: int, record: RankRecord, steps: RankSteps | None) -> HostRank:
         starts=steps.starts if steps is not None else none,
         ends=steps.starts + steps.durations if steps is not None else none,
         is_counted=_comparable(steps) if steps is not None else None,
+        is_traced=steps.is_traced if steps is not None else None,
     )
 
 

@@ -2,7 +2,8 @@
 
 Only per-thread files know (those of the process count its main thread alone), and reading one costs 8 to
 25 µs. So a bounded number of threads is read each second, in turn, and what each has gained since its last
-turn is added up; main threads, which drive the training, are read every time.
+turn is added up. Main threads, which drive the training, are read every time, and by a collector of their
+own as often as the sampler ticks: what they waited is what a step waited.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from perfscope.collectors.base import SECOND_NS, BaseCollector, Capability, Reading, words_of
-from perfscope.collectors.context import Context
+from perfscope.collectors.context import Context, KeptFile
 from perfscope.rundir.metrics import COUNTER, DERIVED, Metric, Series
 
 TASKS_PER_SAMPLE = 24
+MAIN_PER_SAMPLE = 16
 _LIST_NS = 5 * SECOND_NS  # between listings of a rank's threads
 WAIT = Metric(
     name="rank_runqueue_wait",
@@ -22,6 +24,13 @@ WAIT = Metric(
     kind=COUNTER,
     source="/proc/PID/task/TID/schedstat",
     description="time threads of a rank were ready to run and waited for a CPU, since the sampler began",
+)
+MAIN_WAIT = Metric(
+    name="rank_main_thread_wait",
+    unit="ns",
+    kind=COUNTER,
+    source="/proc/PID/task/PID/schedstat",
+    description="time the main thread of a rank was ready to run and waited for a CPU",
 )
 SWITCHES = Metric(
     name="context_switches",
@@ -32,6 +41,7 @@ SWITCHES = Metric(
 )
 _KINDS = ("voluntary", "nonvoluntary")
 _ALLOW = "run the sampler as the same user as the ranks"
+_NO_SCHEDSTAT = "no /proc/PID/schedstat: the kernel is built without CONFIG_SCHED_INFO"
 
 
 @dataclass(slots=True)
@@ -60,12 +70,8 @@ class TaskTimes(BaseCollector):
         self._refused: set[int] = set()
 
     def probe(self, ctx: Context) -> Capability:
-        names = [str(pid) for pid in ctx.pids()] or (["self"] if ctx.live else [])
-        if not any(ctx.exists(f"/proc/{name}/schedstat") for name in names):
-            reason = "no /proc/PID/schedstat: the kernel is built without CONFIG_SCHED_INFO"
-            return self.capability(
-                reason=reason if names else "no training process is known",
-            )
+        if reason := _why_not(ctx):
+            return self.capability(reason=reason)
         return self.capability(
             metrics=(WAIT, SWITCHES),
             source="/proc/PID/task/TID/{schedstat,status}",
@@ -157,6 +163,74 @@ class TaskTimes(BaseCollector):
             return file.read()
         finally:
             file.close()
+
+
+class MainThreads(BaseCollector):
+    """Run queue waiting of each rank's main thread, at most MAIN_PER_SAMPLE of them at a time, in turn."""
+
+    name = "cpu.main_threads"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._files: dict[int, tuple[Series, KeptFile]] = {}  # the next to be read first
+        self._refused: set[int] = set()
+
+    def probe(self, ctx: Context) -> Capability:
+        if reason := _why_not(ctx):
+            return self.capability(reason=reason)
+        detail = f"up to {MAIN_PER_SAMPLE} ranks each time, in turn"
+        return self.capability(metrics=(MAIN_WAIT,), source="/proc/PID/task/PID/schedstat", detail=detail)
+
+    def open(self, ctx: Context) -> None:
+        self._ctx = ctx
+
+    def sample(self) -> Sequence[Reading]:
+        pids = self._ctx.pids()
+        for pid in [pid for pid in self._files if pid not in pids]:
+            self._files.pop(pid)[1].close()
+        for pid in pids:
+            if pid not in self._files and pid not in self._refused:
+                self._add(pid)
+        readings = []
+        for pid in list(self._files)[:MAIN_PER_SAMPLE]:
+            series, file = self._files.pop(pid)
+            begin = self._ctx.clock()
+            try:
+                waited = int(file.read().split()[1])
+            except (OSError, ValueError, IndexError) as error:
+                file.close()
+                self._give_up(pid, error)
+                continue
+            self._files[pid] = series, file
+            readings.append(Reading(series, waited, begin, self._ctx.clock()))
+        return readings
+
+    def close(self) -> None:
+        for _, file in self._files.values():
+            file.close()
+        self._files.clear()
+
+    def _add(self, pid: int) -> None:
+        try:
+            file = self._ctx.keep(f"/proc/{pid}/task/{pid}/schedstat")
+        except OSError as error:
+            self._give_up(pid, error)
+            return
+        self._files[pid] = Series(MAIN_WAIT, {"pid": str(pid)}), file
+
+    def _give_up(self, pid: int, error: Exception) -> None:
+        self._refused.add(pid)
+        if isinstance(error, (PermissionError, ValueError, IndexError)):  # else the rank has ended
+            remedy = f"; {_ALLOW}" if isinstance(error, PermissionError) else ""
+            self.stopped("schedstat", {"pid": str(pid)}, words_of(error) + remedy)
+
+
+def _why_not(ctx: Context) -> str:
+    """Why no thread's waiting can be read; "" where it can."""
+    names = [str(pid) for pid in ctx.pids()] or (["self"] if ctx.live else [])
+    if any(ctx.exists(f"/proc/{name}/schedstat") for name in names):
+        return ""
+    return _NO_SCHEDSTAT if names else "no training process is known"
 
 
 def _rank(pid: int) -> _Rank:

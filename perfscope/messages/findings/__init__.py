@@ -7,8 +7,9 @@ from perfscope.messages.findings.texts import FindingFacts, FindingText, Subject
 from perfscope.messages.lists import counted
 from perfscope.units import format_count
 
-__all__ = ["FindingFacts", "FindingText", "Subject", "finding_text"]
+__all__ = ["SYMPTOMS", "FindingFacts", "FindingText", "Subject", "finding_text"]
 
+SYMPTOMS = "Likely symptoms: fix the cause and measure again."
 FEW_STEPS = 2  # a verdict on no more traced steps than these may be of steps that are not typical
 
 

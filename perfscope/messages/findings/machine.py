@@ -14,6 +14,7 @@ from perfscope.vocabulary.disturbances import DisturbanceKind
 SLOWER = 1.02  # steps this many times longer than the others are slower
 
 
+_OTHERS = 0.05  # CPUs: less is not worth a word
 _MOST_RANKS = 4  # whose binding is spelled out
 
 
@@ -77,6 +78,8 @@ class Oversubscribed(FindingFacts, frozen=True, kw_only=True):
     where: str
     host: str  # "" where there is one host
     wait_ratio: float | None
+    cpu_wait_ratio: float | None  # of the steps' time, of the rank that waits most; None: not measured
+    others_cpus: float | None  # that other processes took meanwhile; None: not known
     framework: str
 
     def text(self, subject: Subject) -> FindingText:
@@ -91,9 +94,24 @@ class Oversubscribed(FindingFacts, frozen=True, kw_only=True):
         return FindingText(
             f"CPU oversubscription: {ranks} share {self.where}{where} ({self.cpus:g} "
             f"{plural('CPU', self.cpus)}).",
-            f"{waited} Caused by this job, not by other processes.",
+            " ".join(filter(None, (self._main_thread(), waited, _beside(self.others_cpus)))),
             _fewer_threads(self.num_ranks, self.cpus, training_advice(self.framework).threads),
         )
+
+    def _main_thread(self) -> str:
+        if self.cpu_wait_ratio is None:
+            return ""
+        share = format_ratio(self.cpu_wait_ratio)
+        return f"The main thread of a rank was ready to run for up to {share} of step time without a CPU."
+
+
+def _beside(others_cpus: float | None) -> str:
+    """Whether the job alone is the reason; "" where that is not known."""
+    if others_cpus is None:
+        return ""
+    if others_cpus < _OTHERS:
+        return "Caused by this job, not by other processes."
+    return f"Other processes took {others_cpus:.1f} CPUs beside it."
 
 
 def _fewer_threads(num_ranks: int, cpus: float, setting: str) -> str:

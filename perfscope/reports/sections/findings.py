@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from perfscope import units
 from perfscope.analysis.results import Finding, RunAnalysis
+from perfscope.messages.findings import SYMPTOMS
 from perfscope.reports.display import visible
 from perfscope.reports.model import FindingCard, FindingList, Section
 from perfscope.reports.sections.steps import scope_of
@@ -13,9 +16,13 @@ LONGEST_SENTENCE = 1200
 
 def findings_section(analysis: RunAnalysis) -> Section:
     short = scope_of(analysis).short
-    cards = tuple(
-        _card(finding, short, is_verdict=number == 0) for number, finding in enumerate(analysis.findings)
-    )
+    cards: list[FindingCard] = []
+    for number, finding in enumerate(analysis.findings):
+        card = _card(finding, short, is_verdict=number == 0)
+        if finding.symptom_of is None:
+            cards.append(card)
+        else:  # right after its cause
+            cards[-1] = replace(cards[-1], symptoms=(*cards[-1].symptoms, card), symptoms_title=SYMPTOMS)
     return Section(
         id="findings",
         title="Recommendations",
@@ -25,7 +32,7 @@ def findings_section(analysis: RunAnalysis) -> Section:
         blocks=(
             FindingList(
                 id="finding-list",
-                cards=cards,
+                cards=tuple(cards),
                 empty="No single cause dominates: no known cause takes a notable share of the time.",
             ),
         ),

@@ -15,7 +15,7 @@ from perfscope.collectors.context import Context, captured_context, live_context
 from perfscope.collectors.cpu.clock import CpuClock
 from perfscope.collectors.cpu.counters import CpuCounters, process_ticks
 from perfscope.collectors.cpu.pressure import Pressure
-from perfscope.collectors.cpu.tasks import TASKS_PER_SAMPLE, TaskTimes
+from perfscope.collectors.cpu.tasks import MAIN_PER_SAMPLE, TASKS_PER_SAMPLE, MainThreads, TaskTimes
 from perfscope.rundir.metrics import DERIVED
 from tests.support.hardware import by_series, copy, faulty, machine, names, tree, write
 
@@ -391,6 +391,33 @@ def test_threads_of_another_user_are_given_up_with_a_remedy(tmp_path: Path) -> N
         assert {reading.series.labels["pid"] for reading in collector.sample()} == {"60"}
     (fact,) = collector.facts()
     assert "same user" in str(fact.value["reason"])
+
+
+def test_the_wait_of_main_threads_is_read_at_each_tick_in_turn(tmp_path: Path) -> None:
+    pids = range(50, 50 + MAIN_PER_SAMPLE + 4)
+    for pid in pids:
+        write(tmp_path, task_files(pid, pid, 10 * pid, 0, 0))
+    here = list(pids)
+    collector = MainThreads()
+    collector.open(captured_context(tmp_path, pids=lambda: tuple(here)))
+    first, second = by_series(collector.sample()), by_series(collector.sample())
+    assert len(first) == len(second) == MAIN_PER_SAMPLE and len(first.keys() | second.keys()) == len(pids)
+    assert first["rank_main_thread_wait{pid=50}"] == 500
+    here[:] = [60]  # the others have ended
+    write(tmp_path, task_files(60, 60, 777, 0, 0))
+    assert by_series(collector.sample()) == {"rank_main_thread_wait{pid=60}": 777}
+    collector.close()
+    assert not collector.facts()
+
+
+def test_a_main_thread_that_cannot_be_read_is_given_up_with_the_reason(tmp_path: Path) -> None:
+    write(tmp_path, task_files(50, 50, 0, 0, 0) | {"proc/60/task/60/schedstat": "nothing\n"})
+    collector = MainThreads()
+    collector.open(captured_context(tmp_path, pids=lambda: (50, 60, 70)))
+    for _ in range(2):
+        assert by_series(collector.sample()) == {"rank_main_thread_wait{pid=50}": 0}
+    (fact,) = collector.facts()
+    assert fact.labels == {"pid": "60"} and fact.value["what"] == "schedstat"
 
 
 def test_schedstat_of_this_process_sees_its_threads() -> None:

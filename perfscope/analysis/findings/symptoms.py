@@ -1,0 +1,143 @@
+"""Which findings are consequences of a cause that is also present (vocabulary/symptoms.py).
+
+The table says what a cause makes appear; the figures of both must allow it. A cause is no smaller than half
+of what it explains. A rank that takes longer than its peers is explained by a shortage of CPUs as far as it
+waits for one for longer than they do in the same traced steps; where that was not read, not if the excess
+lies in one place, and only on a host that a disturbance hit. Communication is explained by ranks that come
+late as far as it is waiting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from msgspec.structs import replace
+
+from perfscope.analysis.findings import disturbed, machine
+from perfscope.analysis.findings.evidence import Evidence
+from perfscope.analysis.results import Finding
+from perfscope.messages.findings.axes import AxisComm
+from perfscope.messages.findings.communication import ExposedComm
+from perfscope.vocabulary.findings import COMMUNICATION
+from perfscope.vocabulary.findings import FindingKind as Kind
+from perfscope.vocabulary.symptoms import NO_CPU, SLOW_RANKS, SYMPTOMS
+
+EXPLAINS = 0.5  # of the symptom's gain that the cause must cost, and of a rank's excess that it must explain
+CLEARLY = 2.0  # times the symptom's gain, where the figures say nothing else of it
+SEVERE = 0.25  # of the step that threads wait for a CPU: computation takes longer by it, too
+MOSTLY = 0.5  # of the communication that must be waiting for ranks
+
+_Explains = Callable[[Evidence, Finding, Finding], bool]  # (evidence, cause, finding)
+
+
+def with_symptoms(evidence: Evidence, findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    """Each cause with its symptoms right after it, in the place of the first of them.
+
+    A symptom of a symptom stands below the first cause. No finding is a symptom of its own symptom: the order
+    of `findings` decides who is asked first.
+    """
+    cause_of: dict[int, int] = {}
+    for number, finding in enumerate(findings):
+        causes = [
+            other
+            for other, cause in enumerate(findings)
+            if finding.id in SYMPTOMS.get(cause.id, ())
+            and _root(cause_of, other) != number
+            and _explains(evidence, cause, finding)
+        ]
+        if causes:
+            cause_of[number] = max(causes, key=lambda other: (findings[other].gain_ratio or 0.0, -other))
+    roots = [_root(cause_of, number) for number in range(len(findings))]
+    result = []
+    for root in dict.fromkeys(roots):
+        below = [number for number, its in enumerate(roots) if its == root and number != root]
+        kinds = tuple(dict.fromkeys(findings[number].id for number in below))
+        result.append(replace(findings[root], symptoms=kinds))
+        result += [replace(findings[number], symptom_of=findings[root].id) for number in below]
+    return tuple(result)
+
+
+def _root(cause_of: Mapping[int, int], number: int) -> int:
+    while number in cause_of:
+        number = cause_of[number]
+    return number
+
+
+def _explains(evidence: Evidence, cause: Finding, finding: Finding) -> bool:
+    if cause.id in (Kind.DISTURBED, Kind.OVERSUBSCRIBED):
+        return _lack_of_cpus(evidence, cause, finding)
+    if not _weighs(cause, finding):
+        return False
+    if finding.id in COMMUNICATION:
+        return _waits_for(evidence, cause, finding)
+    same_rank = cause.rank is None or finding.rank is None or cause.rank == finding.rank
+    return same_rank if finding.id in SLOW_RANKS else True
+
+
+def _weighs(cause: Finding, finding: Finding) -> bool:
+    """Whether the cause costs enough to explain what the finding would bring; unknown figures do not say."""
+    if finding.gain_ratio is None:
+        return True
+    return cause.gain_ratio is not None and cause.gain_ratio >= EXPLAINS * finding.gain_ratio
+
+
+def _lack_of_cpus(evidence: Evidence, cause: Finding, finding: Finding) -> bool:
+    """Too few CPUs, for whatever reason, or slow ones."""
+    is_severe = _is_severe(evidence, cause)
+    if not is_severe and cause.gain_ratio is None:
+        return False
+    if finding.id in SLOW_RANKS and finding.rank is not None:
+        return _slow_for_want_of_cpus(evidence, cause, finding)
+    if finding.id in COMMUNICATION:
+        return _waits_for_want_of_cpus(evidence, cause, finding)
+    if finding.id is Kind.COMPUTE_BOUND:
+        return is_severe
+    if finding.id is Kind.INPUT_BOUND:  # a loader may be slow by itself, with as little CPU time
+        return (cause.gain_ratio or 0.0) >= CLEARLY * (finding.gain_ratio or 0.0)
+    if finding.id in NO_CPU - {Kind.PREEMPTED}:
+        return cause.gain_ratio is not None and _weighs(cause, finding)
+    return is_severe or _weighs(cause, finding)
+
+
+def _is_severe(evidence: Evidence, cause: Finding) -> bool:
+    if cause.id is Kind.OVERSUBSCRIBED:
+        return machine.starves(evidence) or (cause.gain_ratio or 0.0) >= SEVERE
+    return disturbed.is_at_work(evidence)
+
+
+def _waits_for_want_of_cpus(evidence: Evidence, cause: Finding, finding: Finding) -> bool:
+    """Transfers within a host take CPUs as well; between hosts a link may be behind them."""
+    own_host = cause.id is Kind.OVERSUBSCRIBED and len({rank.host for rank in evidence.ranks}) == 1
+    if cause.gain_ratio is None:
+        return own_host and finding.id is not Kind.SERIALIZED
+    return _weighs(cause, finding) and (own_host or _waits_for(evidence, cause, finding))
+
+
+def _slow_for_want_of_cpus(evidence: Evidence, cause: Finding, finding: Finding) -> bool:
+    assert finding.rank is not None
+    slow = next((slow for slow in evidence.what_ifs.slow if slow.rank == finding.rank), None)
+    more = evidence.cpu_waits.excess_traced(finding.rank)
+    if more is not None and slow is not None:
+        return more * evidence.step >= EXPLAINS * slow.excess_ns
+    if more is not None and finding.gain_ratio is not None:
+        return more >= EXPLAINS * finding.gain_ratio
+    if slow is not None and slow.part_excess_ns > disturbed.ONE_PLACE * slow.excess_ns:
+        return False
+    if cause.id is Kind.OVERSUBSCRIBED:
+        return _is_severe(evidence, cause)
+    return disturbed.hits(evidence, finding.rank)
+
+
+def _waits_for(evidence: Evidence, cause: Finding, finding: Finding) -> bool:
+    """Whether most of the communication is waiting for the ranks that the cause makes late."""
+    facts = finding.facts
+    if finding.id is Kind.SERIALIZED:
+        return True
+    if isinstance(facts, AxisComm):
+        if facts.wait_ns is None or facts.transfer_ns is None:
+            return False
+        return facts.wait_ns >= MOSTLY * (facts.wait_ns + facts.transfer_ns)
+    if not isinstance(facts, ExposedComm) or not facts.waits.is_mostly_waiting:
+        return False
+    late = facts.late
+    return cause.rank is None or late is None or late.rank == cause.rank

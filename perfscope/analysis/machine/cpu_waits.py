@@ -1,0 +1,99 @@
+"""What steps lose because no CPU is free: run-queue wait of the ranks' main threads (schedstat).
+
+A main thread drives the training, so what it waits lengthens the rank's step by as much. The readings lie
+0.1 s apart and count evenly in between, so shares are of all steps together, not of single ones.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from perfscope.analysis.machine.counters import Rates, counted_in
+from perfscope.analysis.machine.host import Host, HostRank
+from perfscope.analysis.machine.results import Disturbance
+from perfscope.vocabulary.disturbances import DisturbanceKind
+
+MAIN_WAIT = "rank_main_thread_wait"
+_COVERED = 0.5  # of the steps' time that there must be readings for
+
+
+class CpuWaits(Struct, frozen=True, kw_only=True):
+    """Share of the steps' time in which the main thread of a rank was ready to run and had no CPU.
+
+    Attributes:
+        usual: rank -> share of its untraced steps.
+        traced: rank -> share of its traced steps.
+        others_cpus: host -> CPUs that other processes took while it trained, as far as they are disturbances.
+    """
+
+    usual: Mapping[int, float] = {}
+    traced: Mapping[int, float] = {}
+    others_cpus: Mapping[str, float] = {}
+
+    def most(self, ranks: Iterable[int]) -> float | None:
+        """Of the rank that waits most: the others wait for it. None where it was not read."""
+        return max((self.usual[rank] for rank in ranks if rank in self.usual), default=None)
+
+    def mean_traced(self) -> float | None:
+        """Over the ranks whose traced steps have readings."""
+        return statistics.fmean(self.traced.values()) if self.traced else None
+
+    def excess_traced(self, rank: int) -> float | None:
+        """By how much a rank waits more in traced steps than the median of the others; None: not known."""
+        others = [share for other, share in self.traced.items() if other != rank]
+        if rank not in self.traced or not others:
+            return None
+        return self.traced[rank] - statistics.median(others)
+
+
+def cpu_waits(hosts: Sequence[Host], disturbances: Sequence[Disturbance]) -> CpuWaits:
+    """Of all ranks whose main thread was read.
+
+    Args:
+        hosts: with their counters.
+        disturbances: of all hosts.
+    """
+    usual: dict[int, float] = {}
+    traced: dict[int, float] = {}
+    for host in hosts:
+        ranks = {str(rank.pid): rank for rank in host.ranks if rank.pid is not None and len(rank.starts)}
+        for series, counted in host.counters(MAIN_WAIT):
+            rank = ranks.get(series.labels.get("pid", ""))
+            if rank is None:
+                continue
+            for shares, chosen in ((usual, rank.is_counted), (traced, rank.is_traced)):
+                share = _share(rank, counted, chosen)
+                if share is not None:
+                    shares[rank.rank] = share
+    others = {host.name: _others(host, disturbances) for host in hosts}
+    return CpuWaits(usual=usual, traced=traced, others_cpus=others)
+
+
+def _share(rank: HostRank, counted: Rates, chosen: NDArray[np.bool_] | None) -> float | None:
+    if chosen is None or not chosen.any():
+        return None
+    starts, ends = rank.starts[chosen], rank.ends[chosen]
+    waited, covered = counted_in(counted, starts, ends)
+    if covered < _COVERED * int((ends - starts).sum()):
+        return None
+    return min(max(waited / covered, 0.0), 1.0) if covered else None
+
+
+def _others(host: Host, disturbances: Sequence[Disturbance]) -> float:
+    """Mean CPUs of neighbors over the steps' time."""
+    num_cpus, steps = host.topology.num_cpus, host.steps_ns
+    if steps is None or not num_cpus:
+        return 0.0
+    taken = sum(
+        disturbance.severity * num_cpus * (disturbance.end_ns - disturbance.start_ns)
+        for disturbance in disturbances
+        if disturbance.host == host.name
+        and disturbance.within_steps
+        and disturbance.kind is DisturbanceKind.CPU_NEIGHBOR
+    )
+    return taken / max(1, steps[1] - steps[0])

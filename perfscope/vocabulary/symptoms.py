@@ -1,0 +1,36 @@
+"""What each cause makes appear elsewhere: the findings that go away with it.
+
+A finding stands below a cause only if the cause is in the table with it, and the figures of both allow it
+(analysis/findings/symptoms.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from perfscope.vocabulary.findings import COMMUNICATION
+from perfscope.vocabulary.findings import FindingKind as Kind
+
+# Ranks that wait for a CPU, or compute slowly: operators take longer, not on all ranks alike, and the others
+# wait in their collectives.
+SLOW_RANKS = frozenset({Kind.STRAGGLER, Kind.IMBALANCE, Kind.LATE_START})
+_WAITING = COMMUNICATION - {Kind.UNEVEN_COMM}
+NO_CPU = frozenset({Kind.PREEMPTED, Kind.HOST_BOUND, Kind.IDLE_BOUND, Kind.LAUNCH_BOUND, Kind.COMPUTE_BOUND})
+
+SYMPTOMS: Mapping[Kind, frozenset[Kind]] = {
+    Kind.DISTURBED: SLOW_RANKS | _WAITING | NO_CPU | {Kind.INPUT_BOUND},
+    Kind.OVERSUBSCRIBED: SLOW_RANKS | _WAITING | NO_CPU | {Kind.INPUT_BOUND},
+    Kind.NUMA_REMOTE: SLOW_RANKS | _WAITING | {Kind.MEMORY_BOUND},
+    Kind.POWER_CAPPED: SLOW_RANKS | _WAITING,
+    Kind.STRAGGLER: _WAITING | {Kind.LATE_START, Kind.IMBALANCE},
+    Kind.MODEL_SPLIT: _WAITING | {Kind.LATE_START, Kind.IMBALANCE},
+    Kind.IMBALANCE: _WAITING | {Kind.LATE_START},
+    Kind.LATE_START: _WAITING,
+    Kind.STAGE_IMBALANCE: _WAITING | {Kind.PIPELINE_BUBBLE},
+    Kind.PIPELINE_BUBBLE: _WAITING,
+    Kind.EXPERT_IMBALANCE: _WAITING | {Kind.STRAGGLER, Kind.IMBALANCE, Kind.LATE_START},
+    Kind.SERVER_BOUND: _WAITING | {Kind.MODEL_SPLIT, Kind.IMBALANCE, Kind.LATE_START},
+    Kind.INPUT_BOUND: _WAITING | {Kind.IMBALANCE, Kind.LATE_START},
+    Kind.HOST_BLOCKED: frozenset({Kind.COPY_BOUND, Kind.LAUNCH_BOUND}),
+    Kind.UNEVEN_COMM: _WAITING,
+}
