@@ -13,6 +13,8 @@ from perfscope.analysis.buckets import LayerParams
 from perfscope.analysis.comm_record import COMM_COLUMNS, CommRecord
 from perfscope.analysis.device_idle import DeviceIdleRecord
 from perfscope.analysis.experts.record import ExpertRecord
+from perfscope.analysis.kernels.record import KERNEL_COLUMNS, KernelRecord
+from perfscope.analysis.kernels.streams import STREAM_COLUMNS, StreamRecord
 from perfscope.analysis.layers import LAYER_COLUMNS, LayerRecord, ModelFacts, RankLayers
 from perfscope.analysis.mainline import LineRecord
 from perfscope.analysis.missing import Missing, missing_figure
@@ -29,7 +31,9 @@ from perfscope.rundir.records import RankRecord
 from perfscope.vocabulary.causes import Cause
 from perfscope.vocabulary.figures import Figure
 
-_COLUMNS = tuple(dict.fromkeys((*bd.DEVICE_COLUMNS, *LAYER_COLUMNS, *COMM_COLUMNS)))
+_COLUMNS = tuple(
+    dict.fromkeys((*bd.DEVICE_COLUMNS, *LAYER_COLUMNS, *COMM_COLUMNS, *KERNEL_COLUMNS, *STREAM_COLUMNS))
+)
 
 
 class TraceRecord(Struct, frozen=True, kw_only=True):
@@ -38,6 +42,7 @@ class TraceRecord(Struct, frozen=True, kw_only=True):
     comm: CommRecord = field(default_factory=CommRecord)
     layers: LayerRecord = field(default_factory=LayerRecord)
     lines: LineRecord = field(default_factory=LineRecord)
+    kernels: KernelRecord = field(default_factory=KernelRecord)
     pipeline: PipelineRecord = field(default_factory=PipelineRecord)
     experts: ExpertRecord = field(default_factory=ExpertRecord)
     descriptions: dict[str, str] = {}  # process group -> the framework's description
@@ -86,6 +91,7 @@ class _Windows(Struct, frozen=True, kw_only=True):
     totals: list[bd.StepTotals]
     devices: list[DeviceBreakdown | None]
     idle: DeviceIdleRecord
+    streams: StreamRecord
     num_unmarked: int
     missing: list[Missing]
 
@@ -129,7 +135,7 @@ def _read_rank(
     traced = _read_windows(source, windows, layers, traces, _groups(record))
     layers.finish(traces.layers, rank)
     return _Rank(
-        result=_rank_result(rank, record, windows, steps, traced),
+        result=_rank_result(rank, record, windows, steps, traced, traces.kernels),
         steps=steps,
         times=step_times(table),
         parameters=layers.model.shapes,
@@ -147,7 +153,7 @@ def _read_windows(
     totals: list[bd.StepTotals] = []
     devices: list[DeviceBreakdown | None] = []
     missing: list[Missing] = []
-    idle = DeviceIdleRecord()
+    idle, streams = DeviceIdleRecord(), StreamRecord()
     num_unmarked = 0
     for facts in windows:
         try:
@@ -161,10 +167,12 @@ def _read_windows(
         members = {**groups, **facts.groups}  # as in call_labels
         traces.comm.add(table, facts.rank, facts.window, members)
         traces.descriptions.update(facts.descriptions)
-        total, device = _analyze_window(table, facts, layers, traces, members, idle)
+        total, device = _analyze_window(table, facts, layers, traces, members, (idle, streams))
         totals.append(total)
         devices.append(device)
-    return _Windows(totals=totals, devices=devices, idle=idle, num_unmarked=num_unmarked, missing=missing)
+    return _Windows(
+        totals=totals, devices=devices, idle=idle, streams=streams, num_unmarked=num_unmarked, missing=missing
+    )
 
 
 def _analyze_window(
@@ -173,7 +181,7 @@ def _analyze_window(
     layers: RankLayers,
     traces: TraceRecord,
     members: Mapping[str, tuple[int, ...]],
-    idle: DeviceIdleRecord,
+    of_device: tuple[DeviceIdleRecord, StreamRecord],
 ) -> tuple[bd.StepTotals, DeviceBreakdown | None]:
     spans = spans_of(table)
     steps = bd.analyzed_steps(spans, facts)
@@ -181,9 +189,11 @@ def _analyze_window(
     selected = bd.every_gpu_event(table)
     host_wait = None
     if selected.any():
-        idle.add_window(table, spans, selected, facts.lanes_with("main"))
+        of_device[0].add_window(table, spans, selected, facts.lanes_with("main"))
+        of_device[1].add_window(table, spans, selected)
         host_wait = bd.device_gaps(spans, whole_numbers(table, "launch_ns"), selected).host_wait
     layers.add(table, spans, act, steps, bd.in_steps(table, facts), members)
+    traces.kernels.add(table, spans, selected, facts.rank, facts.lanes_with("main", "autograd", "executor"))
     traces.lines.add(table, spans, act, steps, (facts.rank, facts.window, facts.host))
     traces.pipeline.add(table, spans, act, steps, facts.rank, facts.window)
     traces.experts.add(table, spans, facts.rank, facts.window, members)
@@ -191,7 +201,12 @@ def _analyze_window(
 
 
 def _rank_result(
-    rank: int, record: RankRecord, windows: Sequence[WindowFacts], steps: RankSteps, traced: _Windows
+    rank: int,
+    record: RankRecord,
+    windows: Sequence[WindowFacts],
+    steps: RankSteps,
+    traced: _Windows,
+    kernels: KernelRecord,
 ) -> RankResult:
     mean = bd.mean_breakdown(traced.totals)
     num = mean.num_steps if mean else 0
@@ -210,6 +225,8 @@ def _rank_result(
         overlap_ratio=(comm - exposed) / comm if comm else None,
         device_ns=device_ns,
         device_idle=None if device_ns is None else traced.idle.results(),
+        streams=traced.streams.results(),
+        kernel_ns={kind: ns for kind, ns in kernels.side.by_rank.get(rank, {}).items() if ns},
         input_wait_ns=steps.input_wait_ns,
         samples_per_step=None if steps.samples is None else steps.samples.median,
         overhead_ns=record.overhead.total_ns,

@@ -15,6 +15,7 @@ from perfscope.analysis.counter_results import LayerCounters, StepCounters
 from perfscope.analysis.critical.results import CriticalPath
 from perfscope.analysis.efficiency.results import Efficiency
 from perfscope.analysis.experts.results import Experts
+from perfscope.analysis.kernels.results import Kernels, StreamQueue
 from perfscope.analysis.machine.results import MachineAnalysis
 from perfscope.analysis.missing import Missing
 from perfscope.analysis.pipeline.results import Pipeline
@@ -26,6 +27,7 @@ from perfscope.rundir.records import RunRecord
 from perfscope.vocabulary.communication import Unattributed
 from perfscope.vocabulary.findings import FindingKind
 from perfscope.vocabulary.host_activity import HostActivity
+from perfscope.vocabulary.kernels import KernelType
 from perfscope.vocabulary.links import LinkClass, NoLink
 
 
@@ -224,6 +226,8 @@ class RankResult(Struct, frozen=True, kw_only=True):
     finished: bool | None = None  # the rank closed its files; False: killed or still running; None: imported
     communication: Communication | None = None  # None: no step was traced
     device_idle: tuple[DeviceIdle, ...] | None = None  # the longest first; None: no device was traced
+    streams: tuple[StreamQueue, ...] = ()  # by device and stream; (): no launch was traced
+    kernel_ns: Mapping[KernelType, int] = {}  # of `kernels`, this rank's: by type
     unknown: tuple[str, ...] = ()  # parts of `breakdown_ns` that are 0 only because no trace records them
 
 
@@ -358,6 +362,7 @@ class RunAnalysis(Struct, frozen=True, kw_only=True):
     replay: ReplayCheck | None = None  # how well the unchanged replay matches; None: nothing was replayed
     waits: WaitAnalysis | None = None
     critical_paths: tuple[CriticalPath, ...] = ()  # one per window and step
+    kernels: Kernels | None = None  # None: nothing was traced
     communication: Communication | None = None  # None: no step was traced
     process_groups: tuple[CommGroupResult, ...] = ()  # on which the traced steps communicate
     pipeline: Pipeline | None = None  # None: no pipeline, or `missing` has the reason

@@ -25,6 +25,7 @@ from perfscope.analysis.experts.analyze import analyze_experts
 from perfscope.analysis.experts.results import Experts
 from perfscope.analysis.findings import Evidence, find
 from perfscope.analysis.findings.ranks import UNEVEN
+from perfscope.analysis.kernels.tables import kernels_of
 from perfscope.analysis.layer_counters import counted_run
 from perfscope.analysis.layers import layer_results, uneven_layer
 from perfscope.analysis.machine.analyze import Training, analyze_machine
@@ -265,6 +266,7 @@ def _analysis(source: RunSource, figures: _Figures) -> RunAnalysis:
         replay=why.what_ifs.check,
         waits=why.waits,
         critical_paths=why.critical_paths,
+        kernels=kernels_of(ranks.traces.kernels, ranks.traces.layers.types),
         communication=figures.communication,
         process_groups=figures.process_groups,
         pipeline=figures.pipeline,

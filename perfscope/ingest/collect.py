@@ -59,12 +59,22 @@ class FileFacts(Struct):
     seen: int = 0  # events that became a row, or were dropped; B and E are one
 
 
+class KernelConfig(Struct, frozen=True):
+    """How a kernel was launched, as the trace says; None: it does not."""
+
+    grid: str | None  # 32x2x1
+    block: str | None
+    registers: int  # per thread; -1 unknown
+    occupancy: int  # achieved, estimated by the profiler, percent; -1 unknown
+
+
 class EventCollector:
     """Turns lists of events into rows of a `Spill`.
 
     Attributes:
         facts: complete after `close`.
         costs, collectives: what the rows' `detail` columns point to.
+        configs: what the `config` column of device rows points to.
     """
 
     def __init__(self, spill: Spill, *, flush_rows: int = FLUSH_ROWS) -> None:
@@ -74,6 +84,7 @@ class EventCollector:
         self.lanes = Lanes()
         self.costs: list[Cost] = []
         self.collectives: list[Collective] = []
+        self.configs: list[KernelConfig] = []
         self._spill = spill
         self._flush_rows = flush_rows
         self._launching = _Answers(classify.launches)
@@ -81,6 +92,7 @@ class EventCollector:
         self._are_calls: list[bool] = []  # per host word
         self._cost_numbers: dict[tuple[int, bytes], int] = {}
         self._collective_numbers: dict[Collective, int] = {}
+        self._config_numbers: dict[tuple[int, bytes, bytes, bytes], int] = {}
         self._open: dict[tuple[int | str, int | str], list[Event | tuple[Any, ...]]] = defaultdict(list)
         self._host: dict[str, list[Any]] = defaultdict(list)
         self._launches: dict[str, list[Any]] = defaultdict(list)
@@ -118,7 +130,7 @@ class EventCollector:
             self._add_host(category, spans)
         elif category in classify.RUNTIME_CATEGORIES:
             launching, traced = self._launching, self._traced
-            self._add_launches([event for event in spans if launching[event.name]])
+            self._add_launches(category, [event for event in spans if launching[event.name]])
             if calls := [event for event in spans if traced[event.name]]:
                 self._add_host(category, calls)
         elif category in classify.DEVICE_CATEGORIES or category in classify.DEVICE_ANNOTATIONS:
@@ -151,10 +163,12 @@ class EventCollector:
             for name, arg in zip(names, args, strict=True)
         ]
 
-    def _add_launches(self, spans: list[Event]) -> None:
+    def _add_launches(self, category: str, spans: list[Event]) -> None:
         columns = self._launches
         if spans:
+            columns["name"] += self.host_words.numbers(category, [event.name for event in spans])
             columns["ts"].append(b"\n".join([event.ts for event in spans]))
+            columns["dur"].append(b"\n".join([event.dur for event in spans]))
             columns["pid"] += [event.pid for event in spans]
             columns["tid"] += [event.tid for event in spans]
             columns["correlation"] += [event.args.correlation for event in spans]
@@ -170,7 +184,9 @@ class EventCollector:
         columns["device"] += [event.args.device if event.args.device >= 0 else event.pid for event in spans]
         columns["stream"] += [event.args.stream if event.args.stream >= 0 else event.tid for event in spans]
         columns["correlation"] += [arg.correlation for arg in args]
-        columns["bytes"] += [_bytes(arg) for arg in args] if category not in _KERNELS else [-1] * len(args)
+        is_kernel = category in _KERNELS
+        columns["bytes"] += [-1] * len(args) if is_kernel else [_bytes(arg) for arg in args]
+        columns["config"] += [self._config(arg) for arg in args] if is_kernel else [-1] * len(args)
         columns["detail"] += [
             detail(self.device_words, name, arg) if uses[name] else -1
             for name, arg in zip(names, args, strict=True)
@@ -189,6 +205,22 @@ class EventCollector:
         if cached is None:
             cached = self._cost_numbers[key] = self._new_cost(strings.texts[name], args)
         return cached
+
+    def _config(self, args: Args) -> int:
+        """Number of the launch configuration that a kernel's arguments describe."""
+        key = (args.registers, bytes(args.grid), bytes(args.block), bytes(args.occupancy))
+        number = self._config_numbers.get(key)
+        if number is None:
+            number = self._config_numbers[key] = len(self.configs)
+            self.configs.append(
+                KernelConfig(
+                    _dimensions(args.grid),
+                    _dimensions(args.block),
+                    max(args.registers, -1),
+                    _percent(args.occupancy),
+                )
+            )
+        return number
 
     def _new_cost(self, name: str, args: Args) -> int:
         try:
@@ -268,9 +300,12 @@ class EventCollector:
         if not columns["correlation"]:
             return
         rows = np.empty(len(columns["correlation"]), LAUNCH)
-        rows["correlation"] = _clipped(columns["correlation"], LAUNCH["correlation"])
+        for column in ("correlation", "name"):
+            rows[column] = _clipped(columns[column], LAUNCH[column])
         rows["lane"] = self.lanes.numbers(False, columns["pid"], columns["tid"])
         rows["start"], ok = parse_us(columns["ts"])
+        dur, dur_ok = parse_us(columns["dur"])
+        rows["dur"] = np.where(dur_ok, np.maximum(dur, 0), 0)
         ok &= rows["correlation"] > 0
         rows = rows[ok]
         columns.clear()
@@ -282,7 +317,7 @@ class EventCollector:
         if not columns["name"]:
             return
         rows = np.empty(len(columns["name"]), DEVICE)
-        for column in ("correlation", "bytes", "name", "detail"):
+        for column in ("correlation", "bytes", "name", "detail", "config"):
             rows[column] = _clipped(columns[column], DEVICE[column])
         rows["lane"] = self.lanes.numbers(True, columns["device"], columns["stream"])
         rows = self._timed(rows, columns)
@@ -323,6 +358,24 @@ class _Answers(dict[str, bool]):
     def __missing__(self, name: str) -> bool:
         answer = self[name] = self._question(name)
         return answer
+
+
+def _dimensions(text: msgspec.Raw) -> str | None:
+    """``[32, 2, 1]`` as 32x2x1; None where it is no list of three sizes."""
+    sizes = bytes(text).strip(b"[] ").split(b",")
+    return b"x".join(size.strip() for size in sizes).decode() if _is_shape(sizes) else None
+
+
+def _is_shape(sizes: list[bytes]) -> bool:
+    return len(sizes) == 3 and all(size.strip().isdigit() for size in sizes)
+
+
+def _percent(text: msgspec.Raw) -> int:
+    try:
+        value = round(float(bytes(text)))
+    except (ValueError, OverflowError):
+        return -1
+    return value if 0 <= value <= 100 else -1
 
 
 def _bytes(args: Args) -> int:

@@ -28,6 +28,10 @@ class Args(Struct, gc=False, frozen=True):
     device: int = -1
     stream: int = -1
     correlation: int = -1
+    registers: int = field(default=-1, name="registers per thread")
+    grid: Raw = _ABSENT
+    block: Raw = _ABSENT
+    occupancy: Raw = field(default=_ABSENT, name="est. achieved occupancy %")
     num_bytes: Raw = field(default=_ABSENT, name="bytes")
     collective: Raw = field(default=_ABSENT, name="Collective name")
     in_elements: Raw = field(default=_ABSENT, name="In msg nelems")

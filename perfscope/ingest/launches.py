@@ -20,6 +20,9 @@ class Found(Struct):
 
     known: npt.NDArray[np.bool_]
     start: Ints
+    end: Ints
+    call: Ints  # word of the host
+    operator: Ints  # likewise, that the call was made in; -1 = none
     step: Ints
     phase: Ints
     layer: Ints
@@ -33,19 +36,31 @@ class Launches:
     """
 
     def __init__(self) -> None:
-        self._table = np.zeros((0, 6), np.int64)  # correlation, start, step, phase, layer, collective
+        # correlation, start, end, call, operator, step, phase, layer, collective
+        self._table = np.zeros((0, 9), np.int64)
 
-    def add(self, rows: Rows, steps: npt.NDArray[Any], contexts: npt.NDArray[Any]) -> None:
+    def add(self, rows: Rows, steps: npt.NDArray[Any], operators: Ints, contexts: npt.NDArray[Any]) -> None:
         """Enter launches.
 
         Args:
             rows: `spill.LAUNCH`, later than the ones before.
             steps: step of each.
+            operators: word of the operator that each is made in; -1 = none.
             contexts: (n, 3) phase, layer and collective of each.
         """
         if not len(rows):
             return
-        new = np.column_stack([rows["correlation"], rows["start"], steps, contexts])
+        new = np.column_stack(
+            [
+                rows["correlation"],
+                rows["start"],
+                rows["start"] + rows["dur"],
+                rows["name"],
+                operators,
+                steps,
+                contexts,
+            ]
+        )
         table = np.concatenate([self._table, new])
         if len(table) > MAX_PENDING:
             latest = np.argsort(table[:, 1], kind="stable")[-max(MAX_PENDING, len(new)) :]
@@ -57,8 +72,8 @@ class Launches:
         if not len(self._table):
             nothing = np.full(len(correlations), -1, np.int64)
             return Found(
-                np.zeros(len(correlations), np.bool_), nothing, nothing, np.full_like(nothing, OTHER),
-                np.full_like(nothing, NO_LAYER), nothing,
+                np.zeros(len(correlations), np.bool_), nothing, nothing, nothing, nothing, nothing,
+                np.full_like(nothing, OTHER), np.full_like(nothing, NO_LAYER), nothing,
             )  # fmt: skip
         index = np.searchsorted(self._table[:, 0], correlations, side="right") - 1
         rows = self._table[np.maximum(index, 0)]
@@ -67,7 +82,10 @@ class Launches:
             is_match,
             rows[:, 1],
             rows[:, 2],
-            np.where(is_match, rows[:, 3], OTHER),
-            np.where(is_match, rows[:, 4], NO_LAYER),
-            np.where(is_match, rows[:, 5], -1),
+            rows[:, 3],
+            np.where(is_match, rows[:, 4], -1),
+            rows[:, 5],
+            np.where(is_match, rows[:, 6], OTHER),
+            np.where(is_match, rows[:, 7], NO_LAYER),
+            np.where(is_match, rows[:, 8], -1),
         )

@@ -31,7 +31,15 @@ HOST = np.dtype(
         ("lane", "<i4"),
     ]
 )
-LAUNCH = np.dtype([("start", "<i8"), ("correlation", "<i8"), ("lane", "<i4")])
+LAUNCH = np.dtype(
+    [
+        ("start", "<i8"),
+        ("dur", "<i8"),
+        ("correlation", "<i8"),
+        ("name", "<i4"),  # of the call: a host word
+        ("lane", "<i4"),
+    ]
+)
 DEVICE = np.dtype(
     [
         ("start", "<i8"),
@@ -40,6 +48,7 @@ DEVICE = np.dtype(
         ("bytes", "<i8"),  # moved by a copy; -1 unknown
         ("name", "<i4"),
         ("detail", "<i4"),  # collective of this kernel; -1 none
+        ("config", "<i4"),  # how it was launched; -1 unknown
         ("lane", "<i4"),
     ]
 )

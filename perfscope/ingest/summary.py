@@ -9,7 +9,7 @@ from msgspec import Struct, convert, to_builtins
 from perfscope.rundir.window_records import CountedLayers
 
 # Written into every summary. Raise it when the same trace would give another table.
-INGEST_VERSION = 7
+INGEST_VERSION = 8
 
 
 class Lane(Struct, frozen=True, kw_only=True):

@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from perfscope.ingest.collect import KernelConfig
 from perfscope.ingest.collectives import Collective, ProcessGroups
 from perfscope.ingest.cost_model import Cost
 from perfscope.ingest.groups import CallGroups
@@ -54,6 +55,7 @@ class TimelineFile:
         layers: Sequence[str],
         lanes: Sequence[tuple[int, int]],
         costs: Sequence[Cost],
+        configs: Sequence[KernelConfig],
         collectives: Sequence[Collective],
         groups: ProcessGroups,
         call_groups: CallGroups,
@@ -64,6 +66,9 @@ class TimelineFile:
         self._layers = layers
         self._lanes = np.array(lanes, np.int64).reshape(-1, 2)
         self._costs = np.array([(c.flops, c.read, c.written) for c in costs] or [(0, 0, 0)], np.int64)
+        known = [*configs, KernelConfig(None, None, -1, -1)]  # the last stands for none
+        self._config_numbers = np.array([(c.registers, c.occupancy) for c in known], np.int64)
+        self._config_words = [[c.grid or "" for c in configs], [c.block or "" for c in configs]]
         self._collectives = collectives
         self._groups = groups
         self._call_groups = call_groups
@@ -118,6 +123,7 @@ class TimelineFile:
         is_copy = (rows.kind == COPY) & (rows.moved >= 0)
         moved = np.where(is_copy, rows.moved, 0)
         unlaunched = rows.launch == ABSENT
+        numbers = self._config_numbers[rows.config]
         on_host = lanes[:, 0] < 0
         return {
             "rank": pa.array(np.full(len(rows), rank, np.int32)),
@@ -135,6 +141,13 @@ class TimelineFile:
             "correlation": _ints(rows.correlation, pa.int64(), rows.correlation < 0),
             "launch_ns": _ints(np.where(unlaunched, 0, rows.launch + base_ns), pa.int64(), unlaunched),
             "launch_step": _ints(rows.launch_step, pa.int32(), unlaunched | on_host),
+            "launch_dur_ns": _ints(rows.launch_dur, pa.int64(), unlaunched | on_host),
+            "launch_call": _words(rows.launch_call, self._words),
+            "operator": _words(rows.operator, self._words),
+            "grid": _words(_where_said(rows.config, self._config_words[0]), self._config_words[0]),
+            "block": _words(_where_said(rows.config, self._config_words[1]), self._config_words[1]),
+            "registers": _ints(np.maximum(numbers[:, 0], 0), pa.int32(), numbers[:, 0] < 0),
+            "occupancy": _ints(np.maximum(numbers[:, 1], 0), pa.int16(), numbers[:, 1] < 0),
             "flops": _ints(costs[:, 0], pa.int64(), unknown),
             "bytes_read": _ints(np.where(is_copy, moved, costs[:, 1]), pa.int64(), unknown & ~is_copy),
             "bytes_written": _ints(np.where(is_copy, moved, costs[:, 2]), pa.int64(), unknown & ~is_copy),
@@ -171,6 +184,13 @@ class TimelineFile:
             )
             for column, name in enumerate(_COMM_COLUMNS)
         }
+
+
+def _where_said(numbers: Small, texts: Sequence[str]) -> Small:
+    """`numbers`, -1 where the text is empty."""
+    is_said = np.array([*(bool(text) for text in texts), False])
+    result: Small = np.where(is_said[numbers], numbers, np.int32(-1))
+    return result
 
 
 def _sparse(values: list[Any], rows_with: Ints, length: int, kind: pa.DataType) -> pa.Array:

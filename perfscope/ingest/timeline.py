@@ -12,6 +12,7 @@ from msgspec import Struct
 from perfscope.ingest.classify import FIRST_SCOPE, DeviceClass, HostClass
 from perfscope.ingest.collect import EventCollector
 from perfscope.ingest.launches import Launches
+from perfscope.ingest.launching_operators import NO_OPERATOR, LaunchingOperators
 from perfscope.ingest.queued_calls import Call
 from perfscope.ingest.scopes import NO_LAYER, SCOPES, Scopes, complete_wrappers
 from perfscope.ingest.spill import DEVICE, Rows
@@ -41,9 +42,13 @@ class TimelineTable(Struct):
     word: Small  # number of the text: host words, then device words, then layers
     correlation: Ints
     launch: Ints  # ABSENT: the launch is not in the file
+    launch_dur: Ints  # 0 where the launch is not in the file
+    launch_call: Small  # word of the call
+    operator: Small  # word of the operator that launched it
     launch_step: Small
     cost: Small
     moved: Ints  # bytes of a copy
+    config: Small  # how a kernel was launched
     collective: Small  # of kind COMM only
 
     def __len__(self) -> int:
@@ -82,6 +87,7 @@ class TimelineBuilder:
         self._host_codes = np.array(collector.host_words.codes, np.int64)
         self._device_codes = np.array(collector.device_words.codes, np.int64)
         self._launches = Launches()
+        self._launching = LaunchingOperators()
         self._device_carry = np.zeros(0, DEVICE)
         self._open_ends: dict[int, Ints] = {}
         self._operator_ends: dict[tuple[int, bool], int] = {}
@@ -100,8 +106,8 @@ class TimelineBuilder:
 
     def tables(self, until: int, host: Rows, launches: Rows, device: Rows) -> list[TimelineTable]:
         """The table rows of one slice: host threads, then devices, each by start within its lane."""
-        host_table, contexts = self._host_slice(until, host, launches)
-        self._launches.add(launches, self._steps.of(launches["start"]), contexts)
+        host_table, operators, contexts = self._host_slice(until, host, launches)
+        self._launches.add(launches, self._steps.of(launches["start"]), operators, contexts)
         if len(self._device_carry):
             device = np.concatenate([self._device_carry, device])
         if until != ABSENT:
@@ -112,10 +118,11 @@ class TimelineBuilder:
 
     # Host threads
 
-    def _host_slice(self, until: int, rows: Rows, launches: Rows) -> tuple[TimelineTable, Small]:
+    def _host_slice(self, until: int, rows: Rows, launches: Rows) -> tuple[TimelineTable, Ints, Small]:
         codes = self._host_codes[rows["name"]] if len(rows) else np.zeros(0, np.int64)
         context = np.zeros((len(rows), 3), np.int32)
         launch_context = np.zeros((len(launches), 3), np.int32)
+        operators = np.full(len(launches), NO_OPERATOR, np.int64)
         kept = np.zeros(len(rows), np.bool_)
         costed = np.zeros(len(rows), np.bool_)
         depth = np.zeros(len(rows), np.int32)
@@ -129,6 +136,7 @@ class TimelineBuilder:
             context[here], launch_context[calls] = self._contexts(
                 lane, mine, mine_codes, launches["start"][calls], until
             )
+            operators[calls] = self._launching.at(lane, mine, mine_codes, launches["start"][calls], until)
             kept[here], costed[here] = self._outermost(lane, mine, mine_codes)
             communicates[here] = _regions_that_communicate(mine, mine_codes)
             chosen = here[kept[here] & (mine_codes != HostClass.FRAME)]  # frames enclose all others
@@ -141,7 +149,7 @@ class TimelineBuilder:
         table = self._host_table(
             rows[kept], codes[kept], kinds, context[kept], costed[kept], depth[kept], launch[kept]
         )
-        return table, launch_context
+        return table, operators, launch_context
 
     def _take_queued(self, rows: Rows, codes: Ints, context: Small) -> Ints:
         """Gives spans of a CPU backend the phase and layer of the operators that queued them.
@@ -255,7 +263,7 @@ class TimelineBuilder:
         depth: Small,
         launch: Ints,
     ) -> TimelineTable:
-        nothing = np.full(len(rows), -1, np.int64)
+        nothing, none = np.full(len(rows), -1, np.int64), np.full(len(rows), -1, np.int32)
         return TimelineTable(
             lane=rows["lane"],
             start=rows["start"],
@@ -268,9 +276,13 @@ class TimelineBuilder:
             word=np.where(codes == HostClass.MODULE, self._first_layer_word + context[:, 1], rows["name"]),
             correlation=nothing,
             launch=launch,
+            launch_dur=np.zeros(len(rows), np.int64),
+            launch_call=none,
+            operator=none,
             launch_step=np.full(len(rows), OUTSIDE, np.int32),
             cost=np.where(costed, rows["detail"], np.int32(-1)),
             moved=nothing,
+            config=none,
             collective=np.where(kinds == COMM, context[:, 2], np.int32(-1)),
         )
 
@@ -306,9 +318,13 @@ class TimelineBuilder:
             word=rows["name"] + np.int32(self._first_device_word),
             correlation=np.where(is_work & (rows["correlation"] > 0), rows["correlation"], -1),
             launch=launch,
+            launch_dur=np.where(launched, launches.end - launches.start, 0),
+            launch_call=np.where(launched, launches.call, -1).astype(np.int32),
+            operator=np.where(launched, launches.operator, -1).astype(np.int32),
             launch_step=np.where(launched, launches.step, OUTSIDE).astype(np.int32),
             cost=np.full(len(rows), -1, np.int32),
             moved=np.where(kinds == COPY, rows["bytes"], -1),
+            config=rows["config"],
             collective=collective,
         )
 

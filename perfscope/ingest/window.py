@@ -125,6 +125,7 @@ class _Window:
                 )
             ],
             costs=collector.costs,
+            configs=collector.configs,
             collectives=collector.collectives,
             groups=groups,
             call_groups=call_groups,

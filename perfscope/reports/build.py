@@ -21,6 +21,7 @@ from perfscope.reports.sections.critical_path import critical_path_section
 from perfscope.reports.sections.efficiency import efficiency_section
 from perfscope.reports.sections.experts import experts_section
 from perfscope.reports.sections.findings import LONGEST_SENTENCE, findings_section
+from perfscope.reports.sections.kernels import kernels_section
 from perfscope.reports.sections.layer_names import layer_names
 from perfscope.reports.sections.layers import layers_section
 from perfscope.reports.sections.machine import machine_figures, machine_notices, machine_section
@@ -63,6 +64,7 @@ def build_report(analysis: RunAnalysis, timeline: TimelineExtract | None) -> Rep
         pipeline_section(analysis),
         experts_section(analysis),
         communication_section(analysis),
+        kernels_section(analysis),
         layers_section(analysis),
         roofline_section(analysis),
         collectives_section(analysis),

@@ -40,6 +40,16 @@ TIMELINE = pa.schema(
             "launch_step",
             pa.int32(),
         ),  # device spans: step of that host call; -1 outside steps; null = not in file
+        ("launch_dur_ns", pa.int64()),  # device spans: how long that call took; null = not in file
+        ("launch_call", _WORD),  # device spans: name of that call, such as cudaGraphLaunch; null likewise
+        (
+            "operator",
+            _WORD,
+        ),  # device spans: innermost operator that made the call; null = none, or not in file
+        ("grid", _WORD),  # kernels: blocks, such as 32x2x1; null = the trace does not say
+        ("block", _WORD),  # kernels: threads of a block, likewise
+        ("registers", pa.int32()),  # kernels: per thread; null likewise
+        ("occupancy", pa.int16()),  # kernels: achieved, estimated by the profiler, percent; null likewise
         ("flops", pa.int64()),  # modeled from shapes; null = unknown
         ("bytes_read", pa.int64()),  # modeled from shapes; null = unknown
         ("bytes_written", pa.int64()),

@@ -1,0 +1,86 @@
+"""Launch delay and queue length per stream.
+
+As Holistic Trace Analysis has them: the delay of a launch is from the end of the runtime's call to the start
+on the device; the queue of a stream is what was launched and has not begun.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from perfscope.analysis import intervals as iv
+from perfscope.analysis.intervals import Int64, Intervals
+from perfscope.analysis.kernels.results import StreamQueue
+from perfscope.analysis.spans import Mask, Spans, whole_numbers
+
+STREAM_COLUMNS = ("launch_ns", "launch_dur_ns")
+
+
+class StreamRecord:
+    """Of one rank, window by window."""
+
+    def __init__(self) -> None:
+        self._delays: dict[tuple[int, int], list[Int64]] = defaultdict(list)
+        self._queues: dict[tuple[int, int], list[Int64]] = defaultdict(list)
+
+    def add_window(self, table: pa.Table, spans: Spans, selected: Mask) -> None:
+        """Takes in the launches of the selected device events.
+
+        Args:
+            table: STREAM_COLUMNS, beside what `spans` was made of.
+            spans: the same rows.
+            selected: shape (n,), as for `breakdown.device_breakdown`.
+        """
+        launch, dur = whole_numbers(table, "launch_ns"), whole_numbers(table, "launch_dur_ns", null=0)
+        rows = np.flatnonzero(selected & (launch >= 0))
+        pairs = np.stack((spans.device[rows], spans.lane[rows]), axis=1)
+        for device, stream in np.unique(pairs, axis=0).tolist():
+            of_stream = rows[(pairs[:, 0] == device) & (pairs[:, 1] == stream)]
+            began, asked = spans.start[of_stream], launch[of_stream]
+            self._delays[device, stream].append(np.maximum(began - asked - dur[of_stream], 0))
+            self._queues[device, stream].append(_lengths(asked, began))
+
+    def results(self) -> tuple[StreamQueue, ...]:
+        """By device and stream."""
+        queues = []
+        for (device, stream), parts in sorted(self._delays.items()):
+            delay, queue = np.concatenate(parts), np.concatenate(self._queues[device, stream])
+            queues.append(
+                StreamQueue(
+                    device=device,
+                    stream=stream,
+                    launches=len(delay),
+                    delay_median_ns=round(float(np.median(delay))),
+                    delay_max_ns=int(delay.max()),
+                    queue_median=float(np.median(queue)),
+                    queue_mean=float(queue.mean()),
+                    queue_max=int(queue.max()),
+                    empty_ratio=float((queue <= 1).mean()),
+                )
+            )
+        return tuple(queues)
+
+
+def _lengths(launched: Int64, began: Int64) -> Int64:
+    """How many are launched and have not begun, at each launch, itself included. Shape (n,)."""
+    moments = np.sort(launched)
+    waiting = np.searchsorted(moments, moments, side="right") - np.searchsorted(
+        np.sort(np.maximum(began, launched)), moments, side="right"
+    )
+    lengths: NDArray[np.int64] = np.maximum(waiting, 1)
+    return lengths
+
+
+def waiting(table: pa.Table, spans: Spans, selected: Mask) -> Intervals:
+    """When something that was launched had not begun on any stream.
+
+    Args: as for `StreamRecord.add_window`.
+    """
+    launch = whole_numbers(table, "launch_ns")
+    known = selected & (launch >= 0)
+    begin = np.minimum(launch[known], spans.start[known])
+    return iv.union(begin, spans.start[known])
