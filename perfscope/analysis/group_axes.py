@@ -31,8 +31,9 @@ from perfscope.rundir.scheme_records import SchemeRecord
 from perfscope.vocabulary.axes import Axis
 
 _NO_DESCRIPTION = frozenset({"", "undefined", "default_pg"})
-# torch.distributed.DeviceMesh: `mesh_<name of the dimension>`, `mesh_dim_<number>` where it has no name.
-_MESH = re.compile(r"mesh_(?!dim_\d+$)(.+)")
+# torch.distributed.DeviceMesh: `mesh_<name of the dimension>`, `mesh_dim_<number>` where it has no name,
+# `mesh_default` for a dimension over all ranks that cannot use the default group.
+_MESH = re.compile(r"mesh_(?!dim_\d+$|default$)(.+)")
 # Names of groups without case, `_group` and what follows it, and numbers: `TENSOR_MODEL_PARALLEL_GROUP` of
 # Megatron-LM, `tp:0`, `data_parallel`.
 _SUFFIX = re.compile(r"_?group.*|[\W_]*\d*$")

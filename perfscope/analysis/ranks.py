@@ -166,7 +166,8 @@ def _read_windows(
         num_unmarked += facts.whole_file or not facts.steps
         members = {**groups, **facts.groups}  # as in call_labels
         traces.comm.add(table, facts.rank, facts.window, members)
-        traces.descriptions.update(facts.descriptions)
+        for name, description in facts.descriptions.items():  # rank.json also knows what meshes call it
+            traces.descriptions.setdefault(name, description)
         total, device = _analyze_window(table, facts, layers, traces, members, (idle, streams))
         totals.append(total)
         devices.append(device)

@@ -148,7 +148,7 @@ class TorchBackend(Backend):
         self._undo: Optional[Callable[[], None]] = None
 
     def facts(self) -> Dict[str, Any]:
-        facts = dict(torch_describe.framework(), **torch_describe.groups())
+        facts = dict(torch_describe.framework(), **torch_describe.groups({}))
         del facts["framework"]
         return facts
 

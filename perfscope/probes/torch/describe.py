@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Mapping, Optional
 
 from ..memory import peak_rss
 from .layers import class_name, unwrap
 from .parallel import data_parallel, mesh
+
+_MESH = "mesh_"
 
 
 def framework() -> Dict[str, Any]:
@@ -32,15 +34,19 @@ def memory() -> Dict[str, Any]:
     return {"peak_rss_bytes": peak_rss(), "peak_device_bytes": device}
 
 
-def groups() -> Dict[str, Any]:
-    """Backend and process groups, empty when torch.distributed is not in use."""
+def groups(axes: Mapping[str, str]) -> Dict[str, Any]:
+    """Backend and process groups, empty when torch.distributed is not in use.
+
+    Args:
+        axes: group name -> axis of a device mesh; such a group is described as torch does its meshes' own.
+    """
     dist = sys.modules["torch"].distributed
     if not (dist.is_available() and dist.is_initialized()):
         return {}
     rows = [
         {
             "name": config.get("pg_name"),
-            "desc": config.get("pg_desc"),
+            "desc": _MESH + axes[name] if (name := config.get("pg_name")) in axes else config.get("pg_desc"),
             "backend": config.get("backend_config"),
             "ranks": list(config.get("ranks", ())),
         }

@@ -34,6 +34,7 @@ from .call_marks import CallMarks
 from .closures import with_marked_closure
 from .compile import CompileWatch
 from .layers import LayerHooks, LayerMarks, unwrap
+from .meshes import Meshes
 from .models import ForwardCall, ForwardCalls, Models, Modes
 from .names import ModelNames
 from .trace import TorchTrace
@@ -63,6 +64,7 @@ class TorchProbe(FrameworkProbe):
         self._pre_hooks = self.torch.nn.modules.module._global_forward_pre_hooks
         self._compile = CompileWatch(self._compiled_entered, self._compiled_left)
         self._layer_hooks = LayerHooks(self._layer_pre, self._layer_post, self._layer_left)
+        self.meshes = Meshes()
         self.batches = Batches(functools.partial(self.fault, "batch"))
         super().__init__(process, _NAME, self._profiler)
         process.lend(self)
@@ -140,7 +142,7 @@ class TorchProbe(FrameworkProbe):
     def opened(self, recorder: Recorder) -> None:
         self._profiler.yield_to_training(self.step_aside)
         if self.process.owner in ("", _NAME):
-            recorder.save_meta(**self.facts(), **torch_describe.groups())
+            recorder.save_meta(**self.facts(), **torch_describe.groups(self.meshes.axes()))
 
     def bind(self) -> None:
         """The first update: this is the thread that trains, and this process a rank."""
@@ -155,7 +157,7 @@ class TorchProbe(FrameworkProbe):
         recorder = self.process.recorder
         if self.windows is not None and recorder is not None:
             recorder.flush()
-            recorder.save_meta(**torch_describe.groups())
+            recorder.save_meta(**torch_describe.groups(self.meshes.axes()))
 
     def facts(self) -> Dict[str, Any]:
         return torch_describe.framework()
@@ -195,7 +197,6 @@ class TorchProbe(FrameworkProbe):
     def describe(self, recorder: Recorder) -> None:
         self._find_models()
         self.name_layers()
-        recorder.save_meta(**torch_describe.groups())
 
     def add_to_marked_step(self, input_ns: int = 0, optimizer_ns: int = 0) -> None:
         """The step that the program has marked spent so long on these."""
@@ -419,7 +420,7 @@ class TorchProbe(FrameworkProbe):
         recorder.write_json(layout.LAYERS_JSON, self._names.name(roots))
         if "root" not in recorder.meta or not self.tracker.index:
             recorder.meta["root"] = torch_describe.root(roots[0], self.batches.pipeline)
-        recorder.save_meta(**self.batches.facts())
+        recorder.save_meta(**torch_describe.groups(self.meshes.axes()), **self.batches.facts())
 
     def window_opened(self) -> None:
         self._tracing = True

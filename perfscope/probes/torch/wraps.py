@@ -88,11 +88,13 @@ def wrap_process_group(probe: Any, dist: Any) -> None:
     @around(end)
     def destroy_process_group(*args: Any, **kwargs: Any) -> Any:
         probe.guarded("flush", probe.flush)
+        probe.meshes.forget()
         return end(*args, **kwargs)
 
     for module in (dist, dist.distributed_c10d):
         module.init_process_group = init_process_group
         module.destroy_process_group = destroy_process_group
+    probe.meshes.install(sys.modules["torch.distributed.device_mesh"], probe.guarded)
 
 
 def unseen_test(torch: Any) -> Callable[[], bool]:
