@@ -19,7 +19,7 @@ from tests.integration.test_communication import exact
 
 QUICK = ("ddp_buckets", "tp")
 RIGHT = 0.99  # of the exposed time that has a layer by the program's structure
-NO_LAYERS = "FSDP1's ranges do not name the module whose parameters they gather"
+BY_MESH = ("fsdp2", "fsdp2_kept", "hsdp", "tp", "fsdp2_tp", "gpipe", "1f1b")  # the mesh names the axes
 
 
 def report_of(name: str, folder: Path) -> dict[str, Any]:
@@ -44,16 +44,7 @@ def report_of(name: str, folder: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param(
-            name,
-            marks=[
-                *([] if name in QUICK else [pytest.mark.slow]),
-                *([pytest.mark.xfail(reason=NO_LAYERS, strict=True)] if name == "fsdp1" else []),
-            ],
-        )
-        for name in programs.PROGRAMS
-    ],
+    [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow]) for name in programs.PROGRAMS],
 )
 def test_exposed_time_belongs_to_the_layers_and_axes_that_communicate(tmp_path: Path, name: str) -> None:
     report = report_of(name, tmp_path)
@@ -76,3 +67,5 @@ def test_exposed_time_belongs_to_the_layers_and_axes_that_communicate(tmp_path: 
     assert of_layers > 0
     assert right >= RIGHT * of_layers, (communication["by_layer"], communication["unattributed"])
     assert {entry["axis"] for entry in communication["by_axis"]} >= set(truth)
+    if name in BY_MESH:
+        assert not any(entry["inferred"] for entry in communication["by_axis"])

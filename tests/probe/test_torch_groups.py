@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from perfscope.probes.torch.groups import METHODS, GroupMarks, reducer_groups
+from perfscope.probes.torch.groups import METHODS, GroupMarks, failed_without_groups, reducer_groups
+from perfscope.probes.torch.wrapped_calls import WrappedCalls
 from tests.probe.conftest import Train
 
 torch = pytest.importorskip("torch")
@@ -32,7 +33,9 @@ class Marks:
         self.seen: list[str] = []
         self.faults: list[Exception] = []
         self._broken = broken
-        self.groups = GroupMarks(self._new, lambda: False, self.faults.append)
+        self.groups = GroupMarks(
+            WrappedCalls(self._new, lambda: False, failed_without_groups(self.faults.append))
+        )
 
     @contextmanager
     def _new(self, text: str) -> Iterator[None]:

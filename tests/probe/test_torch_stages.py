@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from perfscope.probes.torch.stages import METHODS, StageMarks
+from perfscope.probes.torch.wrapped_calls import WrappedCalls
 
 pytest.importorskip("torch")
 stage_module = pytest.importorskip("torch.distributed.pipelining.stage")
@@ -51,7 +52,7 @@ class Marks:
         self.open = 0
         self.faults: list[Exception] = []
         self._broken = broken
-        self.stages = StageMarks(self._new, lambda: False, self.faults.append)
+        self.stages = StageMarks(WrappedCalls(self._new, lambda: False, self.faults.append))
 
     @contextmanager
     def _new(self, text: str) -> Iterator[None]:

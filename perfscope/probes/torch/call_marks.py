@@ -1,11 +1,16 @@
-"""All marks around calls of torch's that a window has beside the layers': process groups, pipeline stages."""
+"""All marks around calls of torch's that a window has beside the layers'.
+
+Process groups, pipeline stages, units of FSDP1.
+"""
 
 from __future__ import annotations
 
-from typing import Any, Callable, Sequence
+from typing import Any, Callable, Optional, Sequence
 
-from .groups import GroupMarks
+from .groups import GroupMarks, failed_without_groups
 from .stages import StageMarks
+from .units import UnitMarks
+from .wrapped_calls import WrappedCalls
 
 
 class CallMarks:
@@ -15,6 +20,7 @@ class CallMarks:
         new_mark: name -> context manager that puts a span into the trace.
         unseen: True while a compiler follows the code: nothing of ours may become part of it.
         failed: called with the first fault of each kind; after it that kind makes no mark any more.
+        name_of: module -> layer.
     """
 
     def __init__(
@@ -22,9 +28,11 @@ class CallMarks:
         new_mark: Callable[[str], Any],
         unseen: Callable[[], bool],
         failed: Callable[[Exception], None],
+        name_of: Callable[[Any], Optional[str]],
     ) -> None:
-        self._groups = GroupMarks(new_mark, unseen, failed)
-        self._stages = StageMarks(new_mark, unseen, failed)
+        self._groups = GroupMarks(WrappedCalls(new_mark, unseen, failed_without_groups(failed)))
+        self._stages = StageMarks(WrappedCalls(new_mark, unseen, failed))
+        self._units = UnitMarks(WrappedCalls(new_mark, unseen, failed), name_of)
 
     def install(self, roots: Sequence[Any] = ()) -> None:
         """From now on mark calls.
@@ -34,8 +42,10 @@ class CallMarks:
         """
         self._groups.install(roots)
         self._stages.install()
+        self._units.install()
 
     def remove(self) -> None:
         """Everything as it was before."""
         self._groups.remove()
         self._stages.remove()
+        self._units.remove()

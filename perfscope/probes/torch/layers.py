@@ -140,10 +140,11 @@ class LayerMarks:
     def _name_tree(self, root: Any, outer: str) -> None:
         """Name what belongs to no model (a loss, a teacher), after its class."""
         for i, (name, module) in enumerate(qualified_names(root)):
-            if self._name_of(module) is None:
+            if self.name_of(module) is None:
                 self.give(weakref.ref(module), outer + "." + name if i else outer)
 
-    def _name_of(self, module: Any) -> Optional[str]:
+    def name_of(self, module: Any) -> Optional[str]:
+        """The layer that a module is called; None if it has no name."""
         entry = self._names.get(id(module))
         return entry[1] if entry is not None and entry[0]() is module else None
 
@@ -160,13 +161,13 @@ class LayerMarks:
 
     def enter(self, module: Any) -> None:
         """A forward call begins."""
-        name = self._name_of(module)
+        name = self.name_of(module)
         if name is None:
             if unwrap(module) is not module:
                 return  # a wrapper: its inner module carries the name
             has_parameters = any(field(part, "_parameters") for part in parts(module))
             self._name_tree(module, class_name(module) + (NOT_TRAINED if has_parameters else ""))
-            name = self._name_of(module)
+            name = self.name_of(module)
         mark = self._new_mark(self._prefix + str(name))
         mark.__enter__()
         self._stack().append((id(module), mark))

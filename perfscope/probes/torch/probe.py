@@ -75,9 +75,8 @@ class TorchProbe(FrameworkProbe):
         self.batches.reset()
         self._marks = LayerMarks(self.process.counters.marks(self._profiler.mark_type), layout.MARK_LAYER)
         self._names = ModelNames(self._marks)
-        self._call_marks = CallMarks(
-            self._profiler.mark_type, self.unseen, functools.partial(self.fault, "call marks")
-        )
+        failed = functools.partial(self.fault, "call marks")
+        self._call_marks = CallMarks(self._profiler.mark_type, self.unseen, failed, self._marks.name_of)
         self._armed = self._tracing = False  # the latter: a window is open
         self._blind = False  # forward passes are no longer looked at; steps still are
         self._evaluations = self._skipped = 0  # forward passes in evaluation mode, and without gradients
