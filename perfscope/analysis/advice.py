@@ -5,18 +5,27 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from perfscope.analysis.rank_facts import framework_of
-from perfscope.messages.advice import MPI, CommAdvice, TrainingAdvice, comm_advice, training_advice
+from perfscope.messages.advice import (
+    MPI,
+    CommAdvice,
+    TrainingAdvice,
+    advice_key,
+    comm_advice,
+    training_advice,
+)
 from perfscope.rundir.records import RankRecord
 from perfscope.vocabulary.frameworks import OWN_STEPS, FrameworkName
+from perfscope.vocabulary.workload import Workload
 
 
-def training(metas: Mapping[int, RankRecord]) -> TrainingAdvice:
+def training(metas: Mapping[int, RankRecord], workload: Workload = Workload.TRAINING) -> TrainingAdvice:
     """For the framework that the ranks trained with.
 
     Args:
         metas: rank -> rank.json.
+        workload: what the program does.
     """
-    return training_advice(framework_of(metas))
+    return training_advice(advice_key(framework_of(metas), workload))
 
 
 def communication(metas: Mapping[int, RankRecord], groups: Sequence[str] = ()) -> CommAdvice:

@@ -19,7 +19,7 @@ from perfscope.analysis.machine.placement import remote_ranks
 from perfscope.analysis.machine.results import MachineAnalysis
 from perfscope.analysis.missing import Missing
 from perfscope.analysis.pipeline.results import Pipeline
-from perfscope.analysis.rank_facts import world_size
+from perfscope.analysis.rank_facts import workload_of, world_size
 from perfscope.analysis.ranks import RankFiles
 from perfscope.analysis.replay.replays import make_replays
 from perfscope.analysis.source import RunSource
@@ -63,7 +63,7 @@ def analyze_why(
     lines = ranks.traces.lines
     if not lines.lines:
         return Why()
-    training_advice = advice.training(source.rank_records)
+    training_advice = advice.training(source.rank_records, workload_of(source))
     hosts = {line.rank: line.host for ranks in lines.lines.values() for line in ranks.values()}
     replays, no_replay = make_replays(lines.lines, comm.matches, comm.clocks)
     analyzed, machines = machine

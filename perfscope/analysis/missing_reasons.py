@@ -38,12 +38,14 @@ class NoWindow(Struct, frozen=True, kw_only=True):
         num_steps: recorded by the rank that recorded most.
         recorded: why, in the words of a probe; "" = `cause` says it all.
         framework: that trained.
+        ends_early: a trace file does.
     """
 
     cause: Cause
     num_steps: int = 0
     recorded: str = ""
     framework: str = ""
+    ends_early: bool = False
 
     @property
     def reason(self) -> str:
@@ -121,6 +123,21 @@ def empty_windows(summaries: Sequence[WindowSummary], ranks: Sequence[int]) -> l
     return missing
 
 
+def steps_left_out(summaries: Sequence[WindowSummary]) -> list[Missing]:
+    """Steps that files do not hold whole because they end early."""
+    return [
+        missing_figure(
+            Figure.STEPS_LEFT_OUT,
+            Cause.FILE_ENDS_EARLY,
+            count=summary.steps_cut,
+            window=str(summary.window),
+            rank=str(summary.rank),
+        )
+        for summary in summaries
+        if summary.steps_cut
+    ]
+
+
 def told_by_probes(metas: Mapping[int, RankRecord]) -> list[Missing]:
     """What the ranks' framework cannot record, in the probes' words; once for all ranks that report it."""
     ranks_of: dict[tuple[Figure, str, str], list[int]] = defaultdict(list)
@@ -145,6 +162,9 @@ def why_no_window(source: RunSource, ranks: Sequence[RankResult]) -> NoWindow:
     """Why no rank has a traced window, by what the run's files say."""
     if source.run.options.no_trace:
         return NoWindow(cause=Cause.TRACING_OFF)
+    if any(summary.lacks_device for summary in source.summaries()):
+        ends_early = any(summary.ends_early for summary in source.summaries())
+        return NoWindow(cause=Cause.NO_DEVICE_EVENTS, ends_early=ends_early)
     if source.summaries():
         return NoWindow(cause=Cause.NO_USABLE_WINDOW)
     if any(source.windows(rank) for rank in source.ranks):

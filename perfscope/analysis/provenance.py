@@ -29,6 +29,8 @@ def _of_trace(summary: WindowSummary) -> FileProvenance:
         unclassified=summary.unclassified,
         salvaged=summary.salvaged,
         notes=summary.notes,
+        ends_early=summary.ends_early,
+        steps_cut=summary.steps_cut,
     )
 
 

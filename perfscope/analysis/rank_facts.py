@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from perfscope.analysis.source import RunSource
 from perfscope.rundir.records import RankRecord, RunRecord
 from perfscope.vocabulary.frameworks import RUN_AHEAD, UNNAMED, FrameworkName
+from perfscope.vocabulary.workload import Workload
 
 SEVERAL = "several"
 
@@ -35,6 +37,13 @@ def is_torch(records: Mapping[int, RankRecord]) -> bool:
 def runs_ahead(records: Mapping[int, RankRecord]) -> bool:
     """Whether steps are times from hand-over to hand-over, with the work behind them."""
     return framework_of(records) in RUN_AHEAD
+
+
+def workload_of(source: RunSource) -> Workload:
+    """What the program does: inference where imported traces show work, and none of it is training's."""
+    signs = {summary.trains for summary in source.summaries()}
+    is_inference = source.run.is_imported and False in signs and True not in signs
+    return Workload.INFERENCE if is_inference else Workload.TRAINING
 
 
 def world_size(run: RunRecord, records: Mapping[int, RankRecord]) -> int | None:

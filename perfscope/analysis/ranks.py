@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import pyarrow as pa
 from msgspec import Struct, field
 
@@ -163,6 +164,12 @@ def _read_windows(
             continue
         if table is None or not table.num_rows:
             continue
+        if facts.lacks_device:
+            missing.append(_without_device(facts))
+            nothing = np.zeros(table.num_rows, dtype=bool)
+            lanes = facts.lanes_with("main", "autograd", "executor")
+            traces.kernels.add(table, spans_of(table), nothing, facts.rank, lanes, lacks_device=True)
+            continue
         num_unmarked += facts.whole_file or not facts.steps
         members = {**groups, **facts.groups}  # as in call_labels
         traces.comm.add(table, facts.rank, facts.window, members)
@@ -235,6 +242,11 @@ def _rank_result(
         idle_host_wait_ns=round(sum(host_waits) / num) if host_waits and num else None,
         finished=record.finished,
     )
+
+
+def _without_device(facts: WindowFacts) -> Missing:
+    window, rank = str(facts.window), str(facts.rank)
+    return missing_figure(Figure.DEVICE_TIME, Cause.NO_DEVICE_EVENTS, window=window, rank=rank)
 
 
 def _unreadable(facts: WindowFacts, error: RunDirectoryError) -> Missing:

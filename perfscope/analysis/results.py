@@ -21,6 +21,7 @@ from perfscope.analysis.missing import Missing
 from perfscope.analysis.pipeline.results import Pipeline
 from perfscope.analysis.waits.results import WaitAnalysis
 from perfscope.analysis.whatif.results import ReplayCheck, WhatIf
+from perfscope.messages.advice import advice_key
 from perfscope.messages.findings import FindingFacts, FindingText, Subject, finding_text
 from perfscope.messages.findings.facts import Basis
 from perfscope.rundir.records import RunRecord
@@ -29,6 +30,7 @@ from perfscope.vocabulary.findings import FindingKind
 from perfscope.vocabulary.host_activity import HostActivity
 from perfscope.vocabulary.kernels import KernelType
 from perfscope.vocabulary.links import LinkClass, NoLink
+from perfscope.vocabulary.workload import Workload
 
 
 class Quantiles(Struct, frozen=True, kw_only=True):
@@ -327,6 +329,8 @@ class FileProvenance(Struct, frozen=True, kw_only=True):
     unclassified: tuple[tuple[str, int], ...]  # device kernels that no rule classifies (name, count)
     salvaged: bool  # the file was damaged
     notes: tuple[str, ...]  # rank source, damage in words, step source
+    ends_early: bool = False  # events at the end of the file are lost
+    steps_cut: int = 0  # steps that are left out because the file does not hold them whole
 
 
 class RunAnalysis(Struct, frozen=True, kw_only=True):
@@ -368,5 +372,11 @@ class RunAnalysis(Struct, frozen=True, kw_only=True):
     pipeline: Pipeline | None = None  # None: no pipeline, or `missing` has the reason
     experts: Experts | None = None  # None: no expert parallelism, or `missing` has the reason
     counters: StepCounters | None = None  # None: no rank read any
+    workload: Workload = Workload.TRAINING  # what the program does
     framework: str = "torch"  # that trained, "keras-jax" with Keras's backend; torch where none is recorded
     remarks: tuple[str, ...] = ()  # what probes and readers noted of the training, a sentence each
+
+    @property
+    def advice_key(self) -> str:
+        """Of its recommendations (`messages.advice`)."""
+        return advice_key(self.framework, self.workload)

@@ -41,6 +41,7 @@ from perfscope.analysis.missing_reasons import (
     remarks_of,
     remarks_of_windows,
     run_in_progress,
+    steps_left_out,
     told_by_probes,
     why_no_window,
     without_windows,
@@ -48,7 +49,7 @@ from perfscope.analysis.missing_reasons import (
 from perfscope.analysis.pipeline.analyze import analyze_pipeline
 from perfscope.analysis.pipeline.results import Pipeline
 from perfscope.analysis.provenance import provenance
-from perfscope.analysis.rank_facts import framework_of, num_devices, world_size
+from perfscope.analysis.rank_facts import framework_of, num_devices, workload_of, world_size
 from perfscope.analysis.ranks import RankFiles, TraceRecord, read_ranks
 from perfscope.analysis.results import (
     CommGroupResult,
@@ -259,6 +260,7 @@ def _analysis(source: RunSource, figures: _Figures) -> RunAnalysis:
         clocks=comm.clocks,
         clock_residual_ns=comm.clocks.worst_residual_ns,
         breakdown_of="file" if whole_files else "step",
+        workload=workload_of(source),
         machine=figures.machine,
         bench=figures.bench,
         efficiency=why.efficiency,
@@ -304,6 +306,7 @@ def _evidence(source: RunSource, figures: _Figures, analysis: RunAnalysis) -> Ev
         communication=analysis.communication,
         server=server_load(source.run.scheme, analysis.ranks, figures.comm.matches),
         no_window=figures.no_window,
+        workload=analysis.workload,
     )
 
 
@@ -330,6 +333,7 @@ def _missing_of_run(
         missings = without_windows(missings)
     missing.extend(dropped_parts(source.notes))
     missing.extend(empty_windows(source.summaries(), source.ranks))
+    missing.extend(steps_left_out(source.summaries()))
     missing.extend(_ranks_without(ranks))
     missing.extend(_uneven_steps(ranks.results))
     if ranks.num_unmarked:

@@ -132,6 +132,7 @@ class WindowFacts(Struct, frozen=True, kw_only=True):
     steps: tuple[StepSpan, ...]
     whole_file: bool  # no step mark in the trace: `steps` is the file as one
     has_device: bool
+    lacks_device: bool = False  # the host used a device, of whose work the file has none
     roles: dict[tuple[int, int], tuple[str, str]]  # (device, lane) -> (role, label)
     groups: dict[str, tuple[int, ...]]  # process group name -> ranks, where the trace says so
     descriptions: Mapping[str, str] = {}  # process group name -> the framework's description, likewise
@@ -156,6 +157,7 @@ def window_facts(summary: WindowSummary) -> WindowFacts:
         ),
         whole_file=not summary.is_marked,
         has_device=summary.has_device,
+        lacks_device=summary.lacks_device,
         roles={(lane.device, lane.lane): (lane.role, lane.label) for lane in summary.lanes},
         groups={
             str(name): group.ranks for name, group in names if name is not None and group.ranks is not None

@@ -92,6 +92,7 @@ def command(
     named = parse_labels(labels)
     from perfscope.ingest.importing import RunFacts, import_traces
     from perfscope.ingest.run import lean_process
+    from perfscope.ingest.summary import MENDED
 
     lean_process()
     facts = RunFacts(name=name, labels=named, samples_per_step=samples_per_step)
@@ -103,7 +104,7 @@ def command(
         process = "" if trace.process is None else f", process {trace.process},"
         source = _source(trace.rank_source)
         click.echo(f"perfscope: {trace.path}{process} is rank {trace.rank} (from {source})", err=True)
-        if summary.salvaged:
+        if summary.salvaged or MENDED in summary.notes:
             click.echo(f"perfscope: {trace.path}: {_damage(summary.notes, summary.events_dropped)}", err=True)
     click.echo(json.dumps(_document(result), indent=1) if as_json else _text(result))
 

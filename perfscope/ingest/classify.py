@@ -64,6 +64,7 @@ class HostClass(IntEnum):
     UNIT = 21  # FSDP2's `FSDP::pre_forward (<module>)`: gathers, or reduces the gradients of, that module
     RUNTIME = 22  # a call of the device's runtime that may block the host
     FRAME = 23  # a Python function that runs long
+    INFERENCE_STEP = 24  # a range around one step of an inference server
 
 
 FIRST_SCOPE = HostClass.WRAPPER
@@ -106,12 +107,19 @@ DEVICE_CATEGORIES = {
     "gpu_memset": False,
     "Memcpy": False,
     "Memset": False,
+    "mtia_ccp_events": True,
 }
+_DEVICE_CATEGORY = re.compile(
+    r"(?:^|_)(?:memcpy|memset|kernels?)$", re.IGNORECASE
+)  # other vendors' (gcu_memcpy)
 DEVICE_ANNOTATIONS = frozenset({"gpu_user_annotation"})
 RUNTIME_CATEGORIES = frozenset(
     {"cuda_runtime", "cuda_driver", "Runtime", "xpu_runtime", "mtia_runtime", "glow_runtime"}
     | {"privateuse1_runtime", "privateuse1_driver"}
 )
+_RUNTIME_CATEGORY = re.compile(r"(?:^|_)(?:runtime|driver)$", re.IGNORECASE)  # other vendors'
+# Ranges with counters of the device: their times are not those of its work.
+PROFILER_RANGES = "cuda_profiler_range"
 OPERATOR_CATEGORIES = frozenset({"cpu_op", "Operator", "operator"})
 ANNOTATION_CATEGORIES = frozenset({"user_annotation"})
 FRAME_CATEGORY = "python_function"
@@ -125,6 +133,7 @@ IGNORED_CATEGORIES = frozenset(
         "forward_backward",
         "mtia_counters",
         "collective_comm",
+        PROFILER_RANGES,
     }
 )
 
@@ -146,6 +155,13 @@ _UNIT = re.compile(r"FSDP::(\w+)(?: \((.*)\)| for (.+)|)")
 _ROOT_UNIT = ("", "None", None)  # what FSDP2 calls the module that `fully_shard` was called on last
 
 
+# Ranges that inference servers mark their steps with: vLLM's `execute_context_1(512)_generation_3(3)`,
+# SGLang's `step[EXTEND bs=1 toks=512]`.
+_INFERENCE_STEP = re.compile(
+    r"execute_\w+(?:\(\d+\)\w*)*|(?:gpu_model_runner: |model_executor: )?execute_model\b.*|step\[.+\]"
+)
+
+
 # NVTX ranges by the names that trainings customarily give them. A step that has no number gets one.
 NVTX_CATEGORY = "nvtx"
 _STEP_NAME = r"(?:train(?:ing)?[ _])?(?:iteration|iter|step)"
@@ -164,26 +180,39 @@ _NVTX = (
 )
 
 
+def is_runtime(category: str) -> bool:
+    """Whether spans of the category are calls of a device's runtime or driver."""
+    return category in RUNTIME_CATEGORIES or bool(_RUNTIME_CATEGORY.search(category))
+
+
+def is_device(category: str) -> bool:
+    """Whether spans of the category are work of a device, by its name."""
+    return category in DEVICE_CATEGORIES or bool(_DEVICE_CATEGORY.search(category))
+
+
+def is_kernel(category: str) -> bool:
+    """Whether work of a device of this category may be a kernel: its name says which."""
+    return DEVICE_CATEGORIES.get(category, bool(re.search("kernels?$", category, re.IGNORECASE)))
+
+
 def device_class(category: str, name: str) -> DeviceClass:
     """The class of a device span; an unknown category with a device and stream is `UNKNOWN`."""
     if category in DEVICE_ANNOTATIONS:
         return DeviceClass.ANNOTATION
-    is_kernel = DEVICE_CATEGORIES.get(category)
-    if is_kernel is None:
-        return DeviceClass.UNKNOWN
-    if not is_kernel or _COPY.match(name):
+    if (is_device(category) and not is_kernel(category)) or _COPY.match(name):
         return DeviceClass.COPY
     if name in _NAMELESS:
         return DeviceClass.UNKNOWN
-    communicates = _COMM_KERNEL.search(name) and not _LOCAL_KERNEL.search(name)
-    return DeviceClass.COMM if communicates else DeviceClass.COMPUTE
+    if _COMM_KERNEL.search(name) and not _LOCAL_KERNEL.search(name):
+        return DeviceClass.COMM
+    return DeviceClass.COMPUTE if is_device(category) else DeviceClass.UNKNOWN
 
 
 def host_class(category: str, name: str) -> HostClass:
     """The class of a host span of any category."""
     if category == FRAME_CATEGORY:
         return HostClass.MODULE if name.startswith(MODULE_PREFIX) else HostClass.FRAME
-    if category in RUNTIME_CATEGORIES:
+    if is_runtime(category):
         return HostClass.RUNTIME
     for prefix, host_kind in _PREFIXES:
         if name.startswith(prefix):
@@ -192,6 +221,8 @@ def host_class(category: str, name: str) -> HostClass:
         return _EXACT[name]
     if category == NVTX_CATEGORY:
         return next((code for pattern, code in _NVTX if pattern.fullmatch(name)), HostClass.ANNOTATION)
+    if category in ANNOTATION_CATEGORIES and _INFERENCE_STEP.fullmatch(name):
+        return HostClass.INFERENCE_STEP
     if category in ANNOTATION_CATEGORIES:
         compiled = name.startswith(("Torch-Compiled Region", "## Call Compiled"))
         return HostClass.REGION if compiled else HostClass.ANNOTATION

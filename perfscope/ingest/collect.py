@@ -12,7 +12,7 @@ import numpy.typing as npt
 from msgspec import Struct, field
 
 from perfscope.ingest import classify
-from perfscope.ingest.classify import COMM_CLASSES, DeviceClass, HostClass
+from perfscope.ingest.classify import COMM_CLASSES, NVTX_CATEGORY, DeviceClass, HostClass
 from perfscope.ingest.collectives import Collective, from_args
 from perfscope.ingest.cost_model import Cost, cost, known
 from perfscope.ingest.events import NO_ARGS, Args, Event
@@ -21,6 +21,7 @@ from perfscope.ingest.groups import is_call
 from perfscope.ingest.spill import DEVICE, HOST, LAUNCH, Rows, Spill
 from perfscope.ingest.string_table import Lanes, Words
 from perfscope.ingest.timestamps import parse_us, to_ns
+from perfscope.ingest.undecided import DecidedLane, DeviceNumbers, Undecided
 
 FLUSH_ROWS = 1 << 14
 HOST_ROWS, LAUNCH_ROWS, DEVICE_ROWS = range(3)
@@ -55,6 +56,8 @@ class FileFacts(Struct):
     calls: list[Rows] = []  # host rows that `groups` needs
     num_device: int = 0  # kernels, copies and sets
     num_launches: int = 0
+    num_profiler_ranges: int = 0  # with counters of a device
+    last_listed_ns: int = _LONG.min  # start of the last span in the order of the file
     dropped: int = 0  # events with no usable time
     seen: int = 0  # events that became a row, or were dropped; B and E are one
 
@@ -89,6 +92,11 @@ class EventCollector:
         self._flush_rows = flush_rows
         self._launching = _Answers(classify.launches)
         self._traced = _Answers(classify.is_traced_call)
+        self._runtime = _Answers(classify.is_runtime)
+        self._on_device = _Answers(classify.is_device)
+        self._undecided = Undecided()
+        self._device_numbers = DeviceNumbers()
+        self._launch_ids: list[npt.NDArray[np.int64]] = []
         self._are_calls: list[bool] = []  # per host word
         self._cost_numbers: dict[tuple[int, bytes], int] = {}
         self._collective_numbers: dict[Collective, int] = {}
@@ -101,14 +109,19 @@ class EventCollector:
     def add(self, events: list[Event]) -> None:
         """Take one list of the reader. All `Raw` fields are copied before this returns."""
         buckets: dict[str, list[Event]] = defaultdict(list)
+        last = next((event for event in reversed(events) if event.ph == "X" and event.cat != "Trace"), None)
+        if last is not None:
+            self.facts.last_listed_ns = to_ns(bytes(last.ts).decode("ascii", "replace")) or _LONG.min
         for event in events:
             buckets[event.cat].append(event)
         for category, group in buckets.items():
             if category in classify.IGNORED_CATEGORIES and category != classify.FRAME_CATEGORY:
+                self.facts.num_profiler_ranges += len(group) * (category == classify.PROFILER_RANGES)
                 continue
             spans = [event for event in group if event.ph == "X"]
             if len(spans) < len(group):
                 self._pair([event for event in group if event.ph in ("B", "E")])
+                self._undecided.label([event for event in group if event.ph == "M"])
             if spans:
                 self._route(category, spans)
         if len(self._host["name"]) >= self._flush_rows:
@@ -121,19 +134,47 @@ class EventCollector:
     def close(self) -> None:
         """Everything is in: write what is still held, count what stayed open."""
         self.facts.dropped += sum(len(stack) for stack in self._open.values())
-        self._flush_host()
         self._flush_launches()
+        if self._undecided:
+            launches = np.concatenate([np.zeros(0, np.int64), *self._launch_ids])
+            for lane in self._undecided.decided(launches, self._device_numbers):
+                self._take(lane)
+        self.facts.dropped += self._undecided.dropped
+        self._flush_host()
         self._flush_device()
+
+    def _take(self, lane: DecidedLane) -> None:
+        """Spans of an unknown category, now that it is known what they are of."""
+        times = [[b"%d.%03d" % divmod(ns, 1000) for ns in column] for column in lane.times.T.tolist()]
+        on_device = lane.device is not None
+        for at in range(0, len(lane.names), self._flush_rows):
+            part = slice(at, at + self._flush_rows)
+            args = [
+                Args(device=lane.device, correlation=number) if lane.device is not None else NO_ARGS
+                for number in lane.correlations[part].tolist()
+            ]
+            spans = [
+                Event(
+                    "X", lane.category, name, lane.owner, lane.lane, msgspec.Raw(start), msgspec.Raw(dur), arg
+                )
+                for name, start, dur, arg in zip(
+                    lane.names[part], times[0][part], times[1][part], args, strict=True
+                )
+            ]
+            (self._add_device if on_device else self._add_host)(lane.category, spans)
+            (self._flush_device if on_device else self._flush_host)()
 
     def _route(self, category: str, spans: list[Event]) -> None:
         if category in classify.OPERATOR_CATEGORIES or category in classify.ANNOTATION_CATEGORIES:
+            self._undecided.host_owners.add(spans[0].pid)
             self._add_host(category, spans)
-        elif category in classify.RUNTIME_CATEGORIES:
+        elif self._runtime[category]:
             launching, traced = self._launching, self._traced
             self._add_launches(category, [event for event in spans if launching[event.name]])
             if calls := [event for event in spans if traced[event.name]]:
                 self._add_host(category, calls)
-        elif category in classify.DEVICE_CATEGORIES or category in classify.DEVICE_ANNOTATIONS:
+        elif self._on_device[category] or category in classify.DEVICE_ANNOTATIONS:
+            self._undecided.device_owners.update(event.pid for event in spans)
             self._add_device(category, spans)
         elif category == classify.FRAME_CATEGORY:
             if frames := [event for event in spans if is_row(event.name, event.dur)]:
@@ -143,7 +184,10 @@ class EventCollector:
             if on_device:
                 self._add_device(category, on_device)
                 spans = [event for event in spans if event.args.device < 0 or event.args.stream < 0]
-            if spans:
+            known = self._undecided.host_owners
+            if held := [event for event in spans if category != NVTX_CATEGORY and event.pid not in known]:
+                self._undecided.add(category, held)
+            if spans := [event for event in spans if category == NVTX_CATEGORY or event.pid in known]:
                 self._add_host(category, spans)
 
     def _add_host(self, category: str, spans: list[Event]) -> None:
@@ -178,13 +222,16 @@ class EventCollector:
         names = self.device_words.numbers(category, [event.name for event in spans])
         args = [event.args for event in spans]
         uses, detail = self.device_words.uses, self._detail
+        number = self._device_numbers.of
         columns["name"] += names
         columns["ts"].append(b"\n".join([event.ts for event in spans]))
         columns["dur"].append(b"\n".join([event.dur for event in spans]))
-        columns["device"] += [event.args.device if event.args.device >= 0 else event.pid for event in spans]
+        columns["device"] += [
+            event.args.device if event.args.device >= 0 else number(event.pid) for event in spans
+        ]
         columns["stream"] += [event.args.stream if event.args.stream >= 0 else event.tid for event in spans]
         columns["correlation"] += [arg.correlation for arg in args]
-        is_kernel = category in _KERNELS
+        is_kernel = classify.is_kernel(category)
         columns["bytes"] += [-1] * len(args) if is_kernel else [_bytes(arg) for arg in args]
         columns["config"] += [self._config(arg) for arg in args] if is_kernel else [-1] * len(args)
         columns["detail"] += [
@@ -270,7 +317,7 @@ class EventCollector:
         self.facts.host_codes = self._counted(
             self.facts.host_codes, rows["lane"][of_framework], codes[of_framework]
         )
-        for row in rows[(codes == HostClass.STEP) | (codes == HostClass.PROFILER_STEP)]:
+        for row in rows[np.isin(codes, _STEPS)]:
             start = int(row["start"])
             self.facts.steps.append((start, start + int(row["dur"]), int(row["name"]), int(row["lane"])))
         self._keep_calls(rows)
@@ -310,6 +357,7 @@ class EventCollector:
         rows = rows[ok]
         columns.clear()
         self.facts.num_launches += len(rows)
+        self._launch_ids.append(rows["correlation"].copy())
         self._spill.add(LAUNCH_ROWS, rows)
 
     def _flush_device(self) -> None:
@@ -345,7 +393,7 @@ class EventCollector:
             self.facts.last_ns = max(self.facts.last_ns, int((rows["start"] + rows["dur"]).max()))
 
 
-_KERNELS = frozenset({"kernel", "Kernel", "concurrent_kernel"})
+_STEPS = (HostClass.STEP, HostClass.PROFILER_STEP, HostClass.INFERENCE_STEP)
 
 
 class _Answers(dict[str, bool]):

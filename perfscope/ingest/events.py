@@ -40,6 +40,8 @@ class Args(Struct, gc=False, frozen=True):
     dtype: Raw = _ABSENT
     group: Raw = field(default=_ABSENT, name="Process Group Name")
     source_rank: Raw = field(default=_ABSENT, name="Src Rank")
+    labels: Raw = _ABSENT  # of a process, in metadata
+    title: Raw = field(default=_ABSENT, name="name")  # likewise
     target_rank: Raw = field(default=_ABSENT, name="Dst Rank")
 
 
@@ -66,6 +68,8 @@ class ReadCounts(Struct):
     skipped: int = 0  # Python frames that were counted and never built
     dropped: int = 0  # unreadable
     notes: list[str] = []  # damage, in words
+    ends_early: bool = False  # events at the end of the file are lost
+    lost: bool = False  # or elsewhere
 
 
 class TooDeepError(ValueError):

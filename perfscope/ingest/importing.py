@@ -115,6 +115,9 @@ def import_traces(
         _remove(directory)
         raise TraceError(_no_use(rejected))
     summaries = tuple(by_rank[trace.rank] for trace in used)
+    if two_jobs := _of_several_jobs(used, summaries):
+        _remove(directory)
+        raise TraceError(two_jobs)
     for trace, summary in zip(used, summaries, strict=True):
         write_json(_rank_dir(directory, trace.rank) / layout.RANK_JSON, _rank_json(trace, summary))
     manifest = _manifest(name, facts, used)
@@ -315,6 +318,22 @@ def _describe(
     manifest["rejected"] = [{"path": path.name, "reason": reason} for path, reason in rejected]
     if times:
         manifest["start_unix_ns"], manifest["end_unix_ns"] = min(times), max(times)
+
+
+def _of_several_jobs(traces: Sequence[ImportedTrace], summaries: Sequence[IngestSummary]) -> str:
+    """What shows that the traces are not of one job; "" = nothing does."""
+    sized = [
+        (trace, summary.world_size)
+        for trace, summary in zip(traces, summaries, strict=True)
+        if summary.world_size
+    ]
+    for trace, size in sized:
+        if size != sized[0][1]:
+            return (
+                f"traces of different jobs: {sized[0][0].path} is of {sized[0][1]} ranks, {trace.path} of "
+                f"{size}: import each job by itself"
+            )
+    return ""
 
 
 def _no_use(rejected: Sequence[tuple[Path, str]]) -> str:

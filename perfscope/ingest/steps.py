@@ -14,11 +14,16 @@ from perfscope.ingest.string_table import Lanes
 from perfscope.vocabulary.steps import StepSource
 
 OUTSIDE = -1
-_SOURCES = ((HostClass.STEP, StepSource.PERFSCOPE), (HostClass.PROFILER_STEP, StepSource.PROFILER))
+_SOURCES = (
+    (HostClass.STEP, StepSource.PERFSCOPE),
+    (HostClass.PROFILER_STEP, StepSource.PROFILER),
+    (HostClass.INFERENCE_STEP, StepSource.INFERENCE),
+)
 # The thread with most spans of the first of these classes that occurs is the main thread.
 _MAIN_SIGNS = (
     HostClass.STEP,
     HostClass.PROFILER_STEP,
+    HostClass.INFERENCE_STEP,
     HostClass.OPTIMIZER,
     HostClass.LAYER,
     HostClass.ZERO_GRAD,
@@ -37,16 +42,22 @@ class Steps:
 
     def __init__(self, facts: FileFacts, texts: Sequence[str], codes: Sequence[int]) -> None:
         self.source = StepSource.WHOLE_FILE
+        self._first_ns = facts.first_ns
         self.spans: list[tuple[int, int, int]] = []
         for code, source in _SOURCES:
             marks = [mark for mark in facts.steps if codes[mark[2]] == code]
             if marks:
-                self.source = source if texts[marks[0][2]].startswith(source) else StepSource.NVTX
+                self.source = source
+                if source is not StepSource.INFERENCE and not texts[marks[0][2]].startswith(source):
+                    self.source = StepSource.NVTX
                 self.spans = _spans(marks, texts)
                 break
         if not self.spans and facts.first_ns <= facts.last_ns:
             self.source = StepSource.WHOLE_FILE
             self.spans = [(0, facts.first_ns, facts.last_ns + 1)]
+        self._index()
+
+    def _index(self) -> None:
         self._numbers = np.array([step for step, _, _ in self.spans], np.int32)
         self._starts = np.array([start for _, start, _ in self.spans], np.int64)
         self._ends = np.array([end for _, _, end in self.spans], np.int64)
@@ -59,6 +70,21 @@ class Steps:
         inside = (index >= 0) & (starts < self._ends[index])
         return np.where(inside, self._numbers[index], np.int32(OUTSIDE))
 
+    def cut(self, until: int) -> int:
+        """Leaves out steps that end later, or the rest of a file without marks.
+
+        Returns:
+            How many steps that are.
+        """
+        whole = [span for span in self.spans if span[2] <= until]
+        cut = len(self.spans) - len(whole)
+        if not whole and self.spans:
+            self.source = StepSource.WHOLE_FILE
+            whole = [(0, self._first_ns, until)] if self._first_ns < until else []
+        self.spans = whole
+        self._index()
+        return cut
+
     @property
     def first_ns(self) -> int:
         """Start of the first marked step; the smallest integer where nothing is marked."""
@@ -70,10 +96,15 @@ class Steps:
 def _spans(marks: list[tuple[int, int, int, int]], texts: Sequence[str]) -> list[tuple[int, int, int]]:
     busiest = Counter(lane for *_, lane in marks).most_common()
     lane = min(lane for lane, count in busiest if count == busiest[0][1])
-    spans = []
+    spans: list[tuple[int, int, int]] = []
+    reached = -1
     for start, end, word, mark_lane in sorted(marks):
+        if mark_lane != lane:
+            continue
         number = step_number(texts[word])
-        if mark_lane == lane and number is not None:
+        if number is None and start >= reached:  # of a server's steps, the outermost ranges count
+            number, reached = len(spans), end
+        if number is not None:
             spans.append((number, start, end))
     return [
         (number, start, spans[i + 1][1] if i + 1 < len(spans) else end)

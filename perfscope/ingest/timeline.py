@@ -63,6 +63,7 @@ class TimelineBuilder:
         scopes: fresh.
         main: number of the main thread's lane.
         use_modules: layers come from nn.Module frames.
+        lacks_device: the host only launches work, although the file has none of the device's.
         queued_by: span of a CPU backend -> the operator that queued it, whose layer and phase it gets.
     """
 
@@ -74,6 +75,7 @@ class TimelineBuilder:
         *,
         main: int | None,
         use_modules: bool,
+        lacks_device: bool,
         queued_by: Mapping[Call, Call],
     ) -> None:
         facts = collector.facts
@@ -91,7 +93,9 @@ class TimelineBuilder:
         self._device_carry = np.zeros(0, DEVICE)
         self._open_ends: dict[int, Ints] = {}
         self._operator_ends: dict[tuple[int, bool], int] = {}
-        self._kinds = _kinds_of_codes(facts.num_device > 0, bool(facts.host_codes[:, HostClass.COMM].any()))
+        self._kinds = _kinds_of_codes(
+            facts.num_device > 0 or lacks_device, bool(facts.host_codes[:, HostClass.COMM].any())
+        )
         self._is_scope = np.array([code in SCOPES for code in HostClass])
         self._has_row = np.array([code not in _NO_ROW_CODES for code in HostClass])
         self._has_row[HostClass.MODULE] = use_modules

@@ -59,7 +59,11 @@ def unusable_window(file: WindowFile, reason: str) -> IngestSummary:
     with Spill(file.table.parent) as spill:
         collector = EventCollector(spill)
         collector.close()
-        return _Window(file, ReadCounts(notes=[reason]), Metadata(), collector).write(spill)
+        return _Window(file, ReadCounts(notes=[reason], lost=True), Metadata(), collector).write(spill)
+
+
+_SIGNS_OF_TRAINING = [HostClass.NODE, HostClass.WRAPPER, HostClass.OPTIMIZER, HostClass.ZERO_GRAD]
+_SIGNS_OF_WORK = [HostClass.OPERATOR, HostClass.MODULE, HostClass.INFERENCE_STEP]
 
 
 class _Window:
@@ -81,6 +85,8 @@ class _Window:
         marked = bool(self._facts.host_codes[:, HostClass.LAYER].any())
         self._use_modules = not marked and bool(self._facts.host_codes[:, HostClass.MODULE].any())
         self._steps = Steps(self._facts, strings.texts, strings.codes)
+        self._steps_cut = self._steps.cut(self._facts.last_listed_ns) if counts.ends_early else 0
+        self._lacks_device = self._launches_without_device()
         self._renamed = renamed_layers(file)
         self._scopes = Scopes(
             strings.texts,
@@ -103,6 +109,7 @@ class _Window:
             self._steps,
             main=main,
             use_modules=self._use_modules,
+            lacks_device=self._lacks_device,
             queued_by=call_groups.queued_by,
         )
         host_words = collector.host_words
@@ -173,7 +180,7 @@ class _Window:
             events_dropped=dropped,
             events_skipped=counts.read - num_rows - dropped,
             unclassified=tuple(sorted(unclassified.items(), key=lambda item: -item[1])),
-            salvaged=bool(counts.notes) or dropped > 0,
+            salvaged=counts.lost or counts.ends_early or dropped > 0,
             notes=tuple(self._notes()),
             lanes=tuple(lanes),
             steps=tuple(
@@ -187,7 +194,23 @@ class _Window:
             has_device=facts.num_device > 0,
             device_name=metadata.devices.get(devices[0]) if devices else None,
             host=metadata.host,
+            lacks_device=self._lacks_device,
+            ends_early=counts.ends_early,
+            steps_cut=self._steps_cut,
+            trains=self._trains(),
         )
+
+    def _launches_without_device(self) -> bool:
+        """Whether the host used a device whose work is not in the file."""
+        facts = self._facts
+        noted = facts.host_codes[:, HostClass.LAUNCH_NOTE].any() and self._metadata.backend == "nccl"
+        return not facts.num_device and bool(facts.num_launches or facts.num_profiler_ranges or noted)
+
+    def _trains(self) -> bool | None:
+        counts = self._facts.host_codes.sum(axis=0)
+        if counts[_SIGNS_OF_TRAINING].any():
+            return True
+        return False if counts[_SIGNS_OF_WORK].any() else None
 
     def _notes(self) -> list[str]:
         notes = [*self._counts.notes, *self._metadata.notes]
@@ -195,6 +218,10 @@ class _Window:
             notes.append("no step marks: the whole file counts as one step")
         if self._use_modules:
             notes.append("layers from the nn.Module frames of the Python stacks")
+        if self._steps_cut:
+            notes.append(f"{self._steps_cut} steps that it does not hold whole are left out")
+        if self._lacks_device:
+            notes.append("the host uses a device, and the file has none of its work")
         if self._facts.num_device and not self._facts.num_launches:
             notes.append("no launches in the file: device work cannot be tied to the host")
         return notes

@@ -14,12 +14,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from perfscope.vocabulary.frameworks import FrameworkName
+from perfscope.vocabulary.workload import Workload
 
 
 class TrainingAdvice(Struct, frozen=True, kw_only=True):
     """For the users of a framework, a sentence each unless said otherwise.
 
     Attributes:
+        work: noun for what the program does.
         loader: noun for what the training gets its batches from.
         busy: where computation is spent: "in operators".
         faster_input, faster_copies, quicker_update, fewer_launches, fewer_bytes, shorter_gaps: what to do
@@ -38,6 +40,7 @@ class TrainingAdvice(Struct, frozen=True, kw_only=True):
         it.
     """
 
+    work: str = "training"
     loader: str = "input pipeline"
     busy: str = "in operators"
     faster_input: str = (
@@ -249,7 +252,25 @@ _OWN = replace(
     threads="OMP_NUM_THREADS={}",
     unknown=dict.fromkeys(("copy", "input_wait", "optimizer"), ""),
 )
+# docs.vllm.ai: CUDA graphs, torch.compile, optimization; docs.sglang.ai: server arguments.
+_INFERENCE = replace(
+    TORCH,
+    work="inference",
+    loader="input pipeline",
+    faster_input="Prepare requests (tokenization, images) in other processes, or ahead of the step.",
+    fewer_launches="Launch less: CUDA graphs, torch.compile, larger batches, no .item() inside the step.",
+    gaps="What the host does meanwhile (scheduling, sampling, tokenization, waiting for requests) is not "
+    "traced.",
+    gap_is="scheduling, sampling, tokenization, waiting for requests, late launches",
+    shorter_gaps="Profile the Python between the steps (scheduling, sampling, tokenization), or overlap it "
+    "with the device.",
+    heavy="Look at the largest layers first: quantization, fused kernels, batch size, attention backend.",
+    heavy_unnamed="Look at the longest kernels first: quantization, fused kernels, batch size, attention "
+    "backend.",
+)
+_INFERENCE_KEY = "inference"
 _TRAINING: dict[str, TrainingAdvice] = {
+    _INFERENCE_KEY: _INFERENCE,
     FrameworkName.TORCH: TORCH,
     FrameworkName.TENSORFLOW: _TENSORFLOW,
     FrameworkName.KERAS_TENSORFLOW: replace(
@@ -363,6 +384,11 @@ _LIBRARIES: dict[str, CommAdvice] = {
     ),
 }
 _ELSEWHERE = CommAdvice()
+
+
+def advice_key(framework: str, workload: Workload) -> str:
+    """What `training_advice` takes: the framework's name, or that inference has its own advice."""
+    return _INFERENCE_KEY if workload is Workload.INFERENCE else framework
 
 
 def training_advice(framework: str) -> TrainingAdvice:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from perfscope.messages.lists import counted, ranks_of
+
 TRAINING = "every figure of the training"
 EVERYTHING = "every figure"
 MACHINE = "what the machine is, its load and placement"
@@ -19,6 +23,23 @@ HANDED_OVER = (
     "The program hands its steps over and runs ahead of their work: single steps are times of handing over, "
     "so each stretch of untraced steps is shown as equal steps of the same sum. How they differ is not known."
 )
+
+
+def traces_end_early(ranks: Sequence[int], steps_cut: int) -> str:
+    """That files are cut off, and what is made of what is left."""
+    several = len(ranks) > 1
+    subject, them = ("trace files", "them") if several else ("trace file", "it")
+    cut = counted(steps_cut, "step")
+    left_out = f"{cut} not whole in {them} {'are' if steps_cut > 1 else 'is'} left out. " if steps_cut else ""
+    return (
+        f"The {subject} of {ranks_of(ranks)} {'end' if several else 'ends'} early. {left_out}All figures are "
+        "of what is left, and what was lost is not known."
+    )
+
+
+def of_what_is_left(headline: str) -> str:
+    """A verdict on a trace of which the end is lost."""
+    return f"The trace ends early. What is left of it: {headline}"
 
 
 def affects(figures: str) -> str:

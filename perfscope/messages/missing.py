@@ -45,6 +45,8 @@ _WHAT = {
     Figure.STEP_BREAKDOWN: "step breakdown of {ranks:ranks}",
     Figure.STEP_PART: "{part:spaced} of the traced steps",
     Figure.STEP_TIME: "step time of {ranks:ranks}",
+    Figure.DEVICE_TIME: "device time of window {window} of rank {rank}",
+    Figure.STEPS_LEFT_OUT: "{count} of the steps in window {window} of rank {rank}",
     Figure.LATER_STEPS: "the later steps of {ranks:ranks}",
     Figure.OTHER_THREADS: "steps of other threads",
     Figure.THROUGHPUT: "throughput",
@@ -118,6 +120,8 @@ _WHY = {
     Cause.NO_STEP_TIMED: "no step was timed",
     Cause.NO_STEP_MARKS: "the trace has no step marks (ProfilerStep): its figures cover the whole file "
     "as one",
+    Cause.NO_DEVICE_EVENTS: "the host used a device, but the trace has no event of it",
+    Cause.FILE_ENDS_EARLY: "the file ends early and does not hold them whole",
     Cause.UNEVEN_STEPS: "{ranks:it_or_they} recorded {least:,} steps at least, others {most:,}: "
     "their medians are of different stretches of the run",
     Cause.BATCH_NOT_KNOWN: "the number of samples per step is not known",

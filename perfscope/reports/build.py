@@ -10,6 +10,7 @@ from perfscope.analysis.missing_reasons import why_cut_short
 from perfscope.analysis.results import RunAnalysis
 from perfscope.analysis.timeline_extract import TimelineExtract
 from perfscope.messages.advice import training_advice
+from perfscope.messages.files import of_what_is_left
 from perfscope.messages.lists import counted
 from perfscope.reports.display import visible
 from perfscope.reports.document import build_document
@@ -27,7 +28,13 @@ from perfscope.reports.sections.layers import layers_section
 from perfscope.reports.sections.machine import machine_figures, machine_notices, machine_section
 from perfscope.reports.sections.pipeline import pipeline_section
 from perfscope.reports.sections.roofline import roofline_section
-from perfscope.reports.sections.run import command_text, missing_section, provenance_section, run_section
+from perfscope.reports.sections.run import (
+    command_text,
+    missing_section,
+    provenance_section,
+    run_section,
+    trace_notices,
+)
 from perfscope.reports.sections.scheme import scheme_section, scheme_words
 from perfscope.reports.sections.steps import (
     BREAKDOWN_PARTS,
@@ -82,13 +89,13 @@ def build_report(analysis: RunAnalysis, timeline: TimelineExtract | None) -> Rep
     return Report(
         title=_title(analysis),
         subtitle=command_text(analysis.run) if analysis.bench is None else scheme_words(analysis.run),
-        verdict=build_verdict(analysis),
+        verdict=_of_whole_trace(analysis, build_verdict(analysis)),
         overview=overview_bar(analysis),
         figures=build_figures(analysis),
         sections=tuple(_without_empty_columns(section) for section in sections if section is not None),
         document=build_document(analysis),
         version=__version__,
-        notices=machine_notices(analysis),
+        notices=(*trace_notices(analysis), *machine_notices(analysis)),
     )
 
 
@@ -110,6 +117,13 @@ def _without_empty_columns(section: Section) -> Section:
 
 
 NOTABLE_SLOWDOWN = 0.15  # traced over usual step time, above which the report says so
+
+
+def _of_whole_trace(analysis: RunAnalysis, verdict: Verdict) -> Verdict:
+    """Where a trace is cut off, the headline begins with that."""
+    if not any(source.ends_early for source in analysis.provenance):
+        return verdict
+    return structs.replace(verdict, headline=of_what_is_left(verdict.headline), tone="caution")
 
 
 def build_verdict(analysis: RunAnalysis) -> Verdict:
@@ -145,7 +159,7 @@ def _verdict_without_windows(analysis: RunAnalysis) -> Verdict:
             tone="caution",
         )
     return Verdict(
-        headline="No training step was recorded.",
+        headline="No step was recorded.",
         detail="The speed of this run is unknown. For the reason, see “Not collected”.",
         action="",
         tone="caution",
@@ -242,7 +256,7 @@ def _throughput_figure(analysis: RunAnalysis) -> KeyFigure:
     notes = {
         None: "batch size not known",
         "loader": "batch size as drawn by the data loader",
-        "derived": training_advice(analysis.framework).samples_from,
+        "derived": training_advice(analysis.advice_key).samples_from,
         "option": "from --samples-per-step",
         "scheme": "by the scheme's batch, slowest rank",
     }

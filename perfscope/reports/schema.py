@@ -108,6 +108,8 @@ _Finding = _object(
     "facts",
     "basis",
     id=_said(str, "code of the kind of finding, see vocabulary/findings.py"),
+    symptoms=_said(tuple[str, ...], "codes of findings that are consequences of this one; they come next"),
+    symptom_of=_said(str | None, "code of the finding that it is a consequence of; null: of none"),
     title=_said(str, "one sentence with figures"),
     detail=_said(str, "evidence, in sentences"),
     action=_said(str, "what to do about it"),

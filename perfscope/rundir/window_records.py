@@ -92,6 +92,10 @@ class WindowSummary(Record, frozen=True):
     groups: tuple[GroupRow, ...] = ()
     has_device: bool = False
     host: str = ""
+    lacks_device: bool = False
+    ends_early: bool = False
+    steps_cut: Count = 0
+    trains: bool | None = None
     counters: CountedLayers | None = None
     table: dict[str, object] | None = None
 

@@ -39,6 +39,8 @@ class Cause(str, Enum):
     NO_WINDOW_TRACED = "no_window_traced"
     NO_USABLE_EVENT = "no_usable_event"
     NO_STEP_TRACED = "no_step_traced"
+    NO_DEVICE_EVENTS = "no_device_events"
+    FILE_ENDS_EARLY = "file_ends_early"
 
     # Steps.
     NO_STEP_RECORDED = "no_step_recorded"

@@ -26,6 +26,8 @@ class Figure(str, Enum):
     STEP_BREAKDOWN = "step_breakdown"
     STEP_PART = "step_part"
     STEP_TIME = "step_time"
+    DEVICE_TIME = "device_time"
+    STEPS_LEFT_OUT = "steps_left_out"
     LATER_STEPS = "later_steps"
     OTHER_THREADS = "other_threads"
     THROUGHPUT = "throughput"

@@ -49,6 +49,7 @@ class FindingKind(str, Enum):
     RANKS_KILLED = "ranks_killed"
     NO_STEPS = "no_steps"
     NOT_TRACED = "not_traced"
+    NO_DEVICE_EVENTS = "no_device_events"
 
 
 GAPS = frozenset(

@@ -11,6 +11,7 @@ class StepSource(str, Enum):
     PERFSCOPE = "perfscope"
     PROFILER = "ProfilerStep"
     NVTX = "NVTX"
+    INFERENCE = "inference step"  # ranges of inference servers (vLLM, SGLang)
     WHOLE_FILE = "whole file"  # no marks: the file counts as one step
 
     __str__ = str.__str__

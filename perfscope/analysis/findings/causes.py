@@ -10,7 +10,7 @@ from perfscope.analysis.findings.evidence import Evidence
 from perfscope.analysis.machine.counters import counted_between
 from perfscope.analysis.machine.host import Host, HostRank
 from perfscope.analysis.results import DeviceIdle, Finding
-from perfscope.messages.findings.recording import NoSteps, NotTraced
+from perfscope.messages.findings.recording import NoDeviceEvents, NoSteps, NotTraced
 from perfscope.messages.findings.step import (
     BlockingCall,
     ComputeBound,
@@ -24,6 +24,7 @@ from perfscope.messages.findings.step import (
     Preempted,
 )
 from perfscope.messages.findings.texts import FindingFacts
+from perfscope.vocabulary.causes import Cause
 from perfscope.vocabulary.findings import FindingKind
 from perfscope.vocabulary.host_activity import BLOCKING, HostActivity
 
@@ -125,7 +126,10 @@ def idle(evidence: Evidence) -> Finding:
 
 def untraced(evidence: Evidence) -> Finding:
     """The verdict without a trace: the always-on figures show at most that input is waited for."""
-    step = evidence.step_ns
+    step, why = evidence.step_ns, evidence.no_window
+    if why is not None and why.cause is Cause.NO_DEVICE_EVENTS:
+        facts = NoDeviceEvents(step_ns=step.median if step else None, ends_early=why.ends_early)
+        return Finding(id=FindingKind.NO_DEVICE_EVENTS, facts=facts)
     if step is None:
         return Finding(id=FindingKind.NO_STEPS, facts=NoSteps(num_ranks=len(evidence.ranks)))
     waits = [rank.input_wait_ns for rank in evidence.ranks if rank.input_wait_ns is not None]
@@ -138,7 +142,6 @@ def untraced(evidence: Evidence) -> Finding:
             gain_ns=round(wait),
             gain_ratio=share,
         )
-    why = evidence.no_window
     return Finding(
         id=FindingKind.NOT_TRACED,
         facts=NotTraced(

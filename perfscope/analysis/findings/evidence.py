@@ -25,8 +25,10 @@ from perfscope.analysis.results import (
 )
 from perfscope.analysis.server import ServerLoad
 from perfscope.analysis.whatif.analyze import NOTHING, WhatIfs
+from perfscope.messages.advice import advice_key
 from perfscope.messages.findings.facts import Basis, PartOfStep
 from perfscope.rundir.records import RankRecord, RunRecord
+from perfscope.vocabulary.workload import Workload
 
 
 class Evidence(Struct, frozen=True, kw_only=True):
@@ -52,6 +54,7 @@ class Evidence(Struct, frozen=True, kw_only=True):
     server: ServerLoad | None = None  # of a run with one parameter server
     pipeline: Pipeline | None = None
     experts: Experts | None = None
+    workload: Workload = Workload.TRAINING
     no_window: NoWindow | None = None  # why no window can be used, where none can
 
     @property
@@ -60,8 +63,8 @@ class Evidence(Struct, frozen=True, kw_only=True):
 
     @property
     def framework(self) -> str:
-        """That trained."""
-        return framework_of(self.metas)
+        """The key of its recommendations (`messages.advice`)."""
+        return advice_key(framework_of(self.metas), self.workload)
 
     @property
     def step(self) -> float:

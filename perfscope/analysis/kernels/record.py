@@ -21,6 +21,7 @@ from perfscope.analysis.spans import (
     COMPUTE,
     COPY,
     FORWARD,
+    HOST,
     OPTIMIZER_PHASE,
     Mask,
     Spans,
@@ -105,7 +106,16 @@ class KernelRecord(Struct):
         """The devices' where any was traced."""
         return self.device if self.device.names else self.host
 
-    def add(self, table: pa.Table, spans: Spans, selected: Mask, rank: int, lanes: Sequence[int]) -> None:
+    def add(
+        self,
+        table: pa.Table,
+        spans: Spans,
+        selected: Mask,
+        rank: int,
+        lanes: Sequence[int],
+        *,
+        lacks_device: bool = False,
+    ) -> None:
         """Takes in one window.
 
         Args:
@@ -115,6 +125,7 @@ class KernelRecord(Struct):
                 operators count.
             rank: whose window it is.
             lanes: of the host, threads that run the model's operators.
+            lacks_device: the operators only launch work, although the trace has none of the device's.
         """
         if selected.any():
             rows = np.flatnonzero(selected)
@@ -123,7 +134,8 @@ class KernelRecord(Struct):
             _add_copies(self.device, table, spans, rows)
             _add_launches(self.device, table, spans, rows)
             return
-        computes = (spans.device < 0) & (spans.kind == COMPUTE) & np.isin(spans.lane, lanes)
+        computes = (spans.device < 0) & np.isin(spans.kind, (COMPUTE, HOST) if lacks_device else (COMPUTE,))
+        computes &= np.isin(spans.lane, lanes)
         rows = np.flatnonzero(computes | ((spans.device < 0) & (spans.kind == COMM)))
         if len(rows):
             rows, ns = own_time(spans, rows)

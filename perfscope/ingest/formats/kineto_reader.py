@@ -28,6 +28,7 @@ from perfscope.ingest.formats.kineto_salvage import salvage
 from perfscope.ingest.formats.kineto_source import TraceSource
 from perfscope.ingest.frames import decode_frames
 from perfscope.ingest.metadata import Metadata
+from perfscope.ingest.summary import MENDED
 
 CHUNK_BYTES = 1 << 18
 _MAX_EVENT_BYTES = 1 << 26  # an event larger than this is taken for damage
@@ -74,6 +75,7 @@ class EventReader:
                 break
             self._note("more than one traceEvents array; all were read")
         if self._source.damage:
+            self.counts.ends_early = True
             self._note(self._source.damage)
 
     def metadata(self) -> Metadata:
@@ -296,8 +298,9 @@ class EventReader:
         self.counts.read += len(salvaged.events) + salvaged.dropped
         self.counts.dropped += salvaged.dropped
         if salvaged.dropped or salvaged.num_mended:
+            self.counts.lost |= salvaged.dropped > 0
             damage = "JSON nested too deep" if salvaged.too_deep else "damaged JSON"
-            self._note(f"{damage}; what could be read was kept")
+            self._note(f"{damage}; what could be read was kept" if salvaged.dropped else MENDED)
         self._consume(salvaged.upto)
         return salvaged.events, salvaged.ended
 
@@ -319,6 +322,7 @@ class EventReader:
                 if ended:
                     self._eof = False
                 else:
+                    self.counts.ends_early = True
                     self._note("the file ends before its array of events does")
         if events:
             yield events

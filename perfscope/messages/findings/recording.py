@@ -21,7 +21,7 @@ class NoSteps(FindingFacts, frozen=True, kw_only=True):
             ranks = f"{format_count(self.num_ranks)} {plural('rank', self.num_ranks)}"
             detail = f"{ranks} {were} attached, without a step."
         return FindingText(
-            "No training step was recorded, so the training cannot be analyzed.",
+            "No step was recorded, so the training cannot be analyzed.",
             detail,
             "Check that the command trains; loops without an optimizer object can call perfscope.step() once "
             "per step.",
@@ -43,6 +43,25 @@ class NotTraced(FindingFacts, frozen=True, kw_only=True):
             no_window_cure(self.no_window, self.framework)
             if self.no_window is not None
             else "See “Not collected”: no traced step can be used.",
+        )
+
+
+class NoDeviceEvents(FindingFacts, frozen=True, kw_only=True):
+    step_ns: float | None  # median step; None: not known
+    ends_early: bool  # a file does: its device events may be what is lost
+
+    def text(self, subject: Subject) -> FindingText:
+        step = "" if self.step_ns is None else f" The median step takes {format_ns(self.step_ns)}."
+        action = (
+            "Record the trace again: the file ends early, before the events of the device."
+            if self.ends_early
+            else "Record with the device among the profiler's activities (`ProfilerActivity.CUDA`, `XPU`), "
+            "and check that the profiler was permitted to trace it."
+        )
+        return FindingText(
+            "The traces have no device events: what bounds the step is not known.",
+            f"The host launched work on a device: only the host's side of the job is in this report.{step}",
+            action,
         )
 
 

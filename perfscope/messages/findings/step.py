@@ -8,6 +8,7 @@ from perfscope.messages.advice import training_advice
 from perfscope.messages.findings.facts import PartOfStep
 from perfscope.messages.findings.texts import FindingFacts, FindingText, Subject, of_step
 from perfscope.messages.lists import counted, joined
+from perfscope.messages.sentences import capital
 from perfscope.units import format_ns, format_ratio
 from perfscope.vocabulary.host_activity import HostActivity
 
@@ -39,11 +40,11 @@ class ComputeBound(FindingFacts, frozen=True, kw_only=True):
         else:
             title += f"; the largest layer is {self.layer} with {format_ns(layer_ns)}"
         module_type = f" ({self.module_type})" if self.module_type else ""
-        detail = (
-            f"Layer {self.layer}{module_type} takes {format_ns(self.forward_ns)} forward and "
-            f"{format_ns(self.backward_ns)} backward per step, {format_ratio(layer_ns / cost)} of the "
-            "computation."
-        )
+        time = format_ns(layer_ns)
+        if self.backward_ns:
+            time = f"{format_ns(self.forward_ns)} forward and {format_ns(self.backward_ns)} backward"
+        share = format_ratio(layer_ns / cost)
+        detail = f"Layer {self.layer}{module_type} takes {time} per step, {share} of the computation."
         return FindingText(f"{title}.", detail, advice.heavy)
 
 
@@ -66,9 +67,9 @@ class InputBound(FindingFacts, frozen=True, kw_only=True):
 
     def text(self, subject: Subject) -> FindingText:
         advice = training_advice(self.framework)
-        lead = "Input-bound" if subject.is_verdict else "Training waits for input"
+        lead = "Input-bound" if subject.is_verdict else f"{capital(advice.work)} waits for input"
         return FindingText(
-            f"{lead}: for {of_step(self.input_wait)} the training waits for the {advice.loader}.",
+            f"{lead}: for {of_step(self.input_wait)} the {advice.work} waits for the {advice.loader}.",
             f"Rank {subject.rank} waits longest: {format_ns(self.worst_ns)} per step.",
             advice.faster_input,
         )
@@ -82,8 +83,9 @@ class InputBoundUntraced(FindingFacts, frozen=True, kw_only=True):
     def text(self, subject: Subject) -> FindingText:
         advice = training_advice(self.framework)
         return FindingText(
-            f"Training waits for input: {format_ratio(self.wait_ns / self.step_ns)} of the median step "
-            f"({format_ns(self.wait_ns)} of {format_ns(self.step_ns)}) is spent in the {advice.loader}.",
+            f"{capital(advice.work)} waits for input: {format_ratio(self.wait_ns / self.step_ns)} of the "
+            f"median step ({format_ns(self.wait_ns)} of {format_ns(self.step_ns)}) is spent in the "
+            f"{advice.loader}.",
             "Measured without a trace, so the rest of the step is not split up.",
             advice.faster_input,
         )

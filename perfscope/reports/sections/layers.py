@@ -26,6 +26,7 @@ from perfscope.reports.sections.layer_names import layer_names
 from perfscope.reports.sections.roofline import drawable
 from perfscope.reports.sections.steps import mean_shares, scope_of
 from perfscope.vocabulary.figures import Figure
+from perfscope.vocabulary.workload import Workload
 
 MOST_BARS = 20
 ABOVE_ALL = 1.02  # of the step; less is rounding
@@ -60,12 +61,13 @@ def layers_section(analysis: RunAnalysis) -> Section:
     drawn = sorted(by_time[:MOST_BARS], key=lambda layer: layer.order)
     several = f"The {MOST_BARS} longest of {len(by_time):,}, in order of first execution."
     tied = any(layer.exposed_comm_ns is not None for layer in by_time)
+    parts = _parts(analysis, tied=tied)
     blocks: list[Block] = [
         StackedBars(
             id="layers-chart",
             title="Time per step of each layer",
-            parts=LAYER_PARTS if tied else LAYER_PARTS[:2],
-            bars=tuple(_bar(layer, names, tied=tied) for layer in drawn),
+            parts=parts,
+            bars=tuple(_bar(layer, names, parts) for layer in drawn),
             caption=several if len(by_time) > MOST_BARS else "In order of first execution.",
         ),
         _table(analysis, by_time, primary_type=bool(names)),
@@ -114,10 +116,16 @@ def _lead(by_time: list[LayerResult], names: Mapping[str, str]) -> str:
     )
 
 
-def _bar(layer: LayerResult, names: Mapping[str, str], *, tied: bool) -> Bar:
+def _parts(analysis: RunAnalysis, *, tied: bool) -> tuple[ChartPart, ...]:
+    """Inference has no backward pass; `tied`: layers have communication."""
+    left_out = {"backward": analysis.workload is Workload.INFERENCE, "exposed_comm": not tied}
+    return tuple(part for part in LAYER_PARTS if not left_out.get(part.key))
+
+
+def _bar(layer: LayerResult, names: Mapping[str, str], parts: tuple[ChartPart, ...]) -> Bar:
     return Bar(
         label=_told(layer, names),
-        values=(layer.forward_ns, layer.backward_ns, *((layer.exposed_comm_ns or 0,) if tied else ())),
+        values=tuple(getattr(layer, f"{part.key}_ns") or 0 for part in parts),
         note=visible(layer.module_type or ""),
     )
 
@@ -154,13 +162,20 @@ def _table(analysis: RunAnalysis, by_time: list[LayerResult], *, primary_type: b
         Column(key="bytes", title="Bytes", unit=Unit.BYTES, modelled=True),
         *((FLOP_RATE, BYTE_RATE) if rates else ()),
     )
+
+    def shown(column: Column) -> bool:
+        return column.key != "backward" or analysis.workload is not Workload.INFERENCE
+
     modelled = "FLOPs and bytes are modeled from tensor shapes (forward + backward), not measured"
     return Table(
         id="layers-table",
         terminal_rows=8,
         title="Layers, mean per step and rank",
-        columns=columns,
-        rows=tuple(_row(layer, step_ns)[: len(columns)] for layer in by_time),
+        columns=tuple(filter(shown, columns)),
+        rows=tuple(
+            tuple(cell for column, cell in zip(columns, _row(layer, step_ns), strict=False) if shown(column))
+            for layer in by_time
+        ),
         caption=f"{modelled}; the rates divide them by measured time."
         if rates
         else f"{modelled}; see Roofline for rates.",

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from perfscope import __version__, units
 from perfscope.analysis.missing_reasons import why_cut_short
 from perfscope.analysis.results import FileProvenance, RunAnalysis
+from perfscope.messages.files import traces_end_early
 from perfscope.messages.lists import plural
 from perfscope.messages.missing import cause_text, figure_text
 from perfscope.reports.display import visible
@@ -83,6 +84,16 @@ def provenance_section(analysis: RunAnalysis) -> Section:
         lead=_provenance_lead(analysis.provenance),
         blocks=tuple(blocks),
     )
+
+
+def trace_notices(analysis: RunAnalysis) -> tuple[Note, ...]:
+    """What must be said before the figures: that traces are cut off."""
+    ending = [source for source in analysis.provenance if source.ends_early]
+    if not ending:
+        return ()
+    ranks = sorted({source.rank for source in ending})
+    text = traces_end_early(ranks, sum(source.steps_cut for source in ending))
+    return (Note(text=text, tone="caution"),)
 
 
 def _provenance_row(source: FileProvenance) -> tuple[Value, ...]:

@@ -32,6 +32,7 @@ from perfscope.reports.model import (
     Value,
 )
 from perfscope.vocabulary.host_activity import HostActivity
+from perfscope.vocabulary.workload import Workload
 
 BREAKDOWN_PARTS = (
     ChartPart(key="compute", title="Compute", hint="time covered by compute operators or kernels"),
@@ -96,9 +97,12 @@ LONGEST_REMARK = 600
 
 
 def _parts(analysis: RunAnalysis) -> tuple[ChartPart, ...]:
-    """BREAKDOWN_PARTS with what this framework waits for when it waits for input."""
-    hint = f"main thread blocked in the {training_advice(analysis.framework).loader}"
-    return tuple(replace(part, hint=hint) if part.key == "input_wait" else part for part in BREAKDOWN_PARTS)
+    """BREAKDOWN_PARTS with what is waited for when input is; inference has no optimizer."""
+    hint = f"main thread blocked in the {training_advice(analysis.advice_key).loader}"
+    parts: tuple[ChartPart, ...] = BREAKDOWN_PARTS
+    if analysis.workload is Workload.INFERENCE:
+        parts = tuple(part for part in parts if part.key != "optimizer")
+    return tuple(replace(part, hint=hint) if part.key == "input_wait" else part for part in parts)
 
 
 def breakdown_section(analysis: RunAnalysis) -> Section:
@@ -115,7 +119,7 @@ def breakdown_section(analysis: RunAnalysis) -> Section:
             id="breakdown-chart",
             title=scope.bars,
             parts=_parts(analysis),
-            bars=tuple(_breakdown_bar(rank, parts) for rank, parts in drawn[:MOST_BARS]),
+            bars=tuple(_breakdown_bar(rank, parts, _parts(analysis)) for rank, parts in drawn[:MOST_BARS]),
             caption=f"The parts of a bar add up to the rank's {scope.short} exactly.",
         )
     ]
@@ -155,7 +159,7 @@ def overview_bar(analysis: RunAnalysis) -> StackedBars | None:
         return None
     # Cumulative sums are divided, not the parts, so that rounding cannot lose a nanosecond.
     ends, total = [0], 0
-    for part in BREAKDOWN_PARTS:
+    for part in _parts(analysis):
         total += sum(getattr(breakdown, part.key) for breakdown in breakdowns)
         ends.append(total // len(breakdowns))
     values = tuple(end - start for start, end in itertools.pairwise(ends))
@@ -175,10 +179,10 @@ def slowest_first(
     return sorted(ranks, key=lambda pair: (-pair[1].step, pair[0].rank))
 
 
-def _breakdown_bar(rank: RankResult, parts: Breakdown) -> Bar:
+def _breakdown_bar(rank: RankResult, parts: Breakdown, kinds: tuple[ChartPart, ...]) -> Bar:
     return Bar(
         label=f"rank {rank.rank}",
-        values=tuple(getattr(parts, part.key) for part in BREAKDOWN_PARTS),
+        values=tuple(getattr(parts, part.key) for part in kinds),
         note=f"mean of {units.format_count(parts.num_steps)} traced steps",
     )
 
@@ -221,7 +225,7 @@ def _breakdown_table(
             visible(rank.host),
             parts.num_steps,
             parts.step,
-            *(None if part.key in rank.unknown else getattr(parts, part.key) for part in BREAKDOWN_PARTS),
+            *(None if part.key in rank.unknown else getattr(parts, part.key) for part in _parts(analysis)),
             rank.comm_ns,
             rank.overlap_ratio,
         )
