@@ -48,6 +48,7 @@ class _Part(Struct):
     """Of one activity and name, over windows."""
 
     ns: int = 0
+    queue_empty_ns: int = 0  # of it, while nothing that was launched waited to begin
     calls: int = 0
     operators: dict[str, int] = {}  # that the calls were made in -> ns
     ranges: dict[str, int] = {}  # likewise, ranges that the program or a library marks
@@ -60,7 +61,9 @@ class DeviceIdleRecord:
     def __init__(self) -> None:
         self._parts: dict[tuple[HostActivity, str], _Part] = defaultdict(_Part)
 
-    def add_window(self, table: pa.Table, spans: Spans, selected: Mask, main: Sequence[int]) -> None:
+    def add_window(
+        self, table: pa.Table, spans: Spans, selected: Mask, main: Sequence[int], queued: Intervals
+    ) -> None:
         """Attributes the gaps between the selected device events.
 
         Args:
@@ -68,6 +71,7 @@ class DeviceIdleRecord:
             spans: the same rows.
             selected: shape (n,), device events, as for `breakdown.device_breakdown`.
             main: lanes of the main thread.
+            queued: when something that was launched had not begun (`kernels.streams.queued`).
         """
         busy = spans.union(selected)
         idle = np.stack((busy[:-1, 1], busy[1:, 0]), axis=1) if len(busy) else iv.empty()
@@ -75,9 +79,11 @@ class DeviceIdleRecord:
             return
         name, names = words(table, "name")
         for source in _sources(spans, name, names, main):
-            idle = self._take(source, table, spans, name, names, idle, main)
+            idle = self._take(source, table, spans, name, names, idle, main, queued)
         if left := iv.length(idle):
-            self._parts[HostActivity.UNTRACED, ""].ns += left
+            part = self._parts[HostActivity.UNTRACED, ""]
+            part.ns += left
+            part.queue_empty_ns += iv.length(iv.subtract(idle, queued))
 
     def _take(
         self,
@@ -88,6 +94,7 @@ class DeviceIdleRecord:
         names: Sequence[str],
         idle: Intervals,
         main: Sequence[int],
+        queued: Intervals,
     ) -> Intervals:
         """Counts what spans of one activity cover of the idle time; what they leave."""
         rows = np.flatnonzero(source.chosen & _touches(spans, idle))
@@ -95,8 +102,10 @@ class DeviceIdleRecord:
         for lane in sorted(lanes.tolist(), key=lambda lane: (lane not in main, lane)):
             row, start, end = _innermost(spans, rows[spans.lane[rows] == lane])
             ns = iv.covered_before(idle, end) - iv.covered_before(idle, start)
-            row, ns = row[ns > 0], ns[ns > 0]
-            self._count(source.activity, row, ns, name, names)
+            empty = iv.subtract(idle, queued)
+            alone = iv.covered_before(empty, end) - iv.covered_before(empty, start)
+            row, alone, ns = row[ns > 0], alone[ns > 0], ns[ns > 0]
+            self._count(source.activity, row, ns, alone, name, names)
             if source.activity in BLOCKING:
                 self._locate(source.activity, row, ns, table, spans, name, names)
             idle = iv.subtract(idle, iv.union(start, end))
@@ -107,15 +116,18 @@ class DeviceIdleRecord:
         activity: HostActivity,
         row: NDArray[np.int64],
         ns: Int64,
+        alone: Int64,
         name: NDArray[np.int32],
         names: Sequence[str],
     ) -> None:
         calls = np.unique(row)
         sums = np.bincount(name[row] + 1, ns, len(names) + 1).astype(np.int64)
+        empty = np.bincount(name[row] + 1, alone, len(names) + 1).astype(np.int64)
         counts = np.bincount(name[calls] + 1, minlength=len(names) + 1)
         for code in np.flatnonzero(sums).tolist():
             part = self._parts[activity, names[code - 1] if code else ""]
             part.ns += int(sums[code])
+            part.queue_empty_ns += int(empty[code])
             part.calls += int(counts[code])
 
     def _locate(
@@ -160,14 +172,17 @@ def _named(activity: HostActivity, parts: list[tuple[str, _Part]]) -> Iterable[D
             kind=activity,
             name=name or None,
             ns=part.ns,
+            queue_empty_ns=part.queue_empty_ns,
             calls=part.calls,
             operator=_longest(part.operators),
             range=_longest(part.ranges),
             layer=_longest(part.layers),
         )
     if others := parts[MOST_NAMES:]:
-        ns, calls = sum(part.ns for _, part in others), sum(part.calls for _, part in others)
-        yield DeviceIdle(kind=activity, name=None, ns=ns, calls=calls)
+        ns, empty, calls = (
+            sum(getattr(part, what) for _, part in others) for what in ("ns", "queue_empty_ns", "calls")
+        )
+        yield DeviceIdle(kind=activity, name=None, ns=ns, queue_empty_ns=empty, calls=calls)
 
 
 def _add(totals: dict[str, int], key: str, ns: int) -> None:

@@ -15,7 +15,7 @@ from perfscope.analysis.comm_record import COMM_COLUMNS, CommRecord
 from perfscope.analysis.device_idle import DeviceIdleRecord
 from perfscope.analysis.experts.record import ExpertRecord
 from perfscope.analysis.kernels.record import KERNEL_COLUMNS, KernelRecord
-from perfscope.analysis.kernels.streams import STREAM_COLUMNS, StreamRecord
+from perfscope.analysis.kernels.streams import STREAM_COLUMNS, StreamRecord, queued
 from perfscope.analysis.layers import LAYER_COLUMNS, LayerRecord, ModelFacts, RankLayers
 from perfscope.analysis.mainline import LineRecord
 from perfscope.analysis.missing import Missing, missing_figure
@@ -197,7 +197,8 @@ def _analyze_window(
     selected = bd.every_gpu_event(table)
     host_wait = None
     if selected.any():
-        of_device[0].add_window(table, spans, selected, facts.lanes_with("main"))
+        waiting = queued(table, spans, selected)
+        of_device[0].add_window(table, spans, selected, facts.lanes_with("main"), waiting)
         of_device[1].add_window(table, spans, selected)
         host_wait = bd.device_gaps(spans, whole_numbers(table, "launch_ns"), selected).host_wait
     layers.add(table, spans, act, steps, bd.in_steps(table, facts), members)

@@ -87,6 +87,8 @@ class DeviceIdle(Struct, frozen=True, kw_only=True):
     Attributes:
         kind: what the host was in.
         name: of the call, operator or function; None: it has none, or stands for several with little time.
+        queue_empty_ns: of it, while nothing that was launched waited to begin: the device waited for the
+            host.
         calls: that cover idle time.
         operator: in which more than half of the time of blocking calls was; None: in no single one.
         range: likewise, a range that the program or a library marks.
@@ -96,6 +98,7 @@ class DeviceIdle(Struct, frozen=True, kw_only=True):
     kind: HostActivity
     name: str | None
     ns: int
+    queue_empty_ns: int
     calls: int
     operator: str | None = None
     range: str | None = None

@@ -19,6 +19,7 @@ from perfscope.reports.sections.collectives import collectives_section
 from perfscope.reports.sections.communication import communication_section
 from perfscope.reports.sections.counters import counters_section
 from perfscope.reports.sections.critical_path import critical_path_section
+from perfscope.reports.sections.devices import device_section
 from perfscope.reports.sections.efficiency import efficiency_section
 from perfscope.reports.sections.experts import experts_section
 from perfscope.reports.sections.findings import LONGEST_SENTENCE, findings_section
@@ -39,7 +40,6 @@ from perfscope.reports.sections.scheme import scheme_section, scheme_words
 from perfscope.reports.sections.steps import (
     BREAKDOWN_PARTS,
     breakdown_section,
-    device_section,
     mean_shares,
     overview_bar,
     scope_of,

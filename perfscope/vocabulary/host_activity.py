@@ -29,6 +29,9 @@ class HostActivity(str, Enum):
 # Runtime calls that return only when the device is done, or its memory is theirs.
 BLOCKING = frozenset({HostActivity.COPY, HostActivity.SYNCHRONIZE, HostActivity.ALLOCATION})
 
+# What the host is in while it prepares and launches the next work of the device.
+LAUNCHING = frozenset({HostActivity.LAUNCH, HostActivity.OPERATOR})
+
 # Names of runtime calls (CUDA, HIP, Level Zero, Unified Runtime), by regular expression; the first that is
 # found in the name counts. Others (queries, events, attributes) neither block nor put work on a device.
 RUNTIME_CALLS = (

@@ -26,12 +26,13 @@ from perfscope.messages.findings.step import (
 from perfscope.messages.findings.texts import FindingFacts
 from perfscope.vocabulary.causes import Cause
 from perfscope.vocabulary.findings import FindingKind
-from perfscope.vocabulary.host_activity import BLOCKING, HostActivity
+from perfscope.vocabulary.host_activity import BLOCKING, LAUNCHING, HostActivity
 
 LARGE = 0.1  # of the compute that a layer must have to be the one to look at
 INPUT_BOUND = 0.2  # of the median step in the data loader, where nothing was traced
 _BLOCKS = 0.3  # of the devices' idle time that a blocking call must account for to be named
 _EXPLAINS = 0.5  # of the idle time that waiting for a CPU must account for
+_LAUNCHES = 0.5  # of the idle time that the host must spend launching, with nothing queued
 _WAITED = "rank_runqueue_wait"
 
 
@@ -105,8 +106,8 @@ def idle(evidence: Evidence) -> Finding:
             gain_ratio=gain_ratio * ratio,
         )
     waits = [rank.idle_host_wait_ns for rank in evidence.ranks if rank.idle_host_wait_ns is not None]
-    launch = sum(waits) / len(waits) if waits else 0.0
-    if waits and launch >= cost / 2:
+    launch = _launching_share(evidence) * cost
+    if launch >= _LAUNCHES * cost > 0:
         return Finding(
             id=FindingKind.LAUNCH_BOUND,
             facts=LaunchBound(launch=evidence.of_step(launch), idle_ns=cost, framework=evidence.framework),
@@ -182,6 +183,14 @@ def _blocking_call(evidence: Evidence) -> BlockingCall | None:
         range=longest.range,
         layer=longest.layer,
     )
+
+
+def _launching_share(evidence: Evidence) -> float:
+    """Share of the devices' idle time with nothing queued and the host in launching calls or operators."""
+    entries = [entry for rank in evidence.ranks for entry in rank.device_idle or ()]
+    total = sum(entry.ns for entry in entries)
+    launching = sum(entry.queue_empty_ns for entry in entries if entry.kind in LAUNCHING)
+    return launching / total if total else 0.0
 
 
 def _waited_for_cpu(evidence: Evidence) -> float | None:

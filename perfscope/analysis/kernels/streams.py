@@ -75,12 +75,11 @@ def _lengths(launched: Int64, began: Int64) -> Int64:
     return lengths
 
 
-def waiting(table: pa.Table, spans: Spans, selected: Mask) -> Intervals:
-    """When something that was launched had not begun on any stream.
+def queued(table: pa.Table, spans: Spans, selected: Mask) -> Intervals:
+    """When something whose launching call had returned had not begun on any stream.
 
-    Args: as for `StreamRecord.add_window`.
+    Arguments as for `StreamRecord.add_window`.
     """
-    launch = whole_numbers(table, "launch_ns")
+    launch, dur = whole_numbers(table, "launch_ns"), whole_numbers(table, "launch_dur_ns", null=0)
     known = selected & (launch >= 0)
-    begin = np.minimum(launch[known], spans.start[known])
-    return iv.union(begin, spans.start[known])
+    return iv.union((launch + dur)[known], spans.start[known])

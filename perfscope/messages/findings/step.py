@@ -112,7 +112,8 @@ class LaunchBound(FindingFacts, frozen=True, kw_only=True):
     def text(self, subject: Subject) -> FindingText:
         lead = "Launch-bound" if subject.is_verdict else "The device waits for kernel launches"
         return FindingText(
-            f"{lead}: for {of_step(self.launch)} the device idles because the host launches late.",
+            f"{lead}: for {of_step(self.launch)} the device is idle with nothing queued while the host is in "
+            "operators and launches.",
             f"The device is idle for {format_ns(self.idle_ns)} per step in all.",
             training_advice(self.framework).fewer_launches,
         )

@@ -6,16 +6,24 @@ Without a device it is "Operators": the same for the host's operators, each with
 from __future__ import annotations
 
 from perfscope import units
-from perfscope.analysis.kernels.results import Kernels, KernelTime
+from perfscope.analysis.kernels.results import (
+    CopyTime,
+    Kernels,
+    KernelTime,
+    LayerClassTime,
+    OperatorTime,
+    TypeTime,
+)
 from perfscope.analysis.results import RunAnalysis
 from perfscope.messages.kernels import COPIES, TITLES, in_graphs, launches_absent, short_name
 from perfscope.messages.lists import joined
-from perfscope.reports.display import visible
+from perfscope.reports.display import beginning, visible
 from perfscope.reports.model import Block, Column, Note, Section, Table, Unit, Value
 from perfscope.vocabulary.kernels import KernelType
 
 MOST_OTHERS = 20
 LONGEST_NAME = 110
+LONGEST_KERNEL = 84
 NOTABLE = 0.01  # of the device time; less is not worth a sentence
 _TYPE = Column(key="type", title="Type", primary=True)
 
@@ -67,27 +75,30 @@ def _notes(kernels: Kernels) -> list[str]:
 def _times(kernels: Kernels, *, calls: str = "Calls") -> tuple[Column, ...]:
     whole = "device time" if kernels.of_device else "time"
     return (
-        Column(key="calls", title=calls, unit=Unit.COUNT, primary=True),
         Column(key="time", title="Time", unit=Unit.TIME, bar="compute", primary=True),
-        Column(key="mean", title="Mean", unit=Unit.TIME, hint="of one call"),
         Column(key="share", title=f"Of {whole}", unit=Unit.RATIO, primary=True),
+        Column(key="calls", title=calls, unit=Unit.COUNT, primary=True),
+        Column(key="mean", title="Mean", unit=Unit.TIME, hint="of one call"),
     )
+
+
+def _cells(row: TypeTime | KernelTime | OperatorTime | LayerClassTime | CopyTime) -> tuple[Value, ...]:
+    """Under the columns of `_times`."""
+    return row.total_ns, row.share, row.calls, row.mean_ns
 
 
 def _by_type(kernels: Kernels) -> Table:
     rows: list[tuple[Value, ...]] = [
         (
             TITLES[row.type],
-            row.calls,
-            row.total_ns,
-            row.mean_ns,
-            row.share,
+            *_cells(row),
             None if row.matrix_ns is None else row.matrix_ns / row.total_ns,
             None if row.matrix_unknown_ns is None else row.matrix_unknown_ns / row.total_ns,
         )
         for row in kernels.by_type
     ]
-    rows.append(("Total", kernels.calls, kernels.total_ns, kernels.total_ns / kernels.calls, 1.0, None, None))
+    mean = kernels.total_ns / kernels.calls
+    rows.append(("Total", kernels.total_ns, 1.0, kernels.calls, mean, None, None))
     columns = (
         _TYPE,
         *_times(kernels),
@@ -97,7 +108,7 @@ def _by_type(kernels: Kernels) -> Table:
             unit=Unit.RATIO,
             hint="share of the time in kernels whose names say that they use tensor cores or matrix cores",
         ),
-        Column(key="unclear", title="Not known", unit=Unit.RATIO, hint="in kernels whose names do not tell"),
+        Column(key="unclear", title="Cores not known", unit=Unit.RATIO, hint="names do not tell"),
     )
     told = any(row.matrix_ns is not None for row in kernels.by_type)
     width = len(columns) if told else len(columns) - 2
@@ -121,7 +132,7 @@ def _by_layer_class(kernels: Kernels) -> tuple[Table, ...]:
         none = "(no layer)" if not row.layers else "(class not known)"
         name = none if row.layer_class is None else visible(row.layer_class)
         passes = (row.forward_ns or None, row.backward_ns or None)
-        rows.append((name, row.layers or None, row.calls, row.total_ns, row.mean_ns, row.share, *passes))
+        rows.append((name, row.layers or None, *_cells(row), *passes))
     columns = (
         Column(key="class", title="Layer class", unit=Unit.CODE, primary=True),
         Column(key="layers", title="Layers", unit=Unit.COUNT, primary=True),
@@ -146,8 +157,8 @@ def _by_name(kernels: Kernels, entries: tuple[KernelTime, ...]) -> Table:
     what = "Kernel" if kernels.of_device else "Operator"
     columns = (
         Column(key="name", title=what, unit=Unit.CODE, primary=True),
-        _TYPE,
         *_times(kernels),
+        _TYPE,
         Column(key="operator", title="Launched by", unit=Unit.CODE, hint="operator with most of its time"),
         Column(key="occupancy", title="Occupancy %", unit=Unit.NUMBER, hint="achieved, as estimated"),
         Column(key="registers", title="Registers", unit=Unit.COUNT, hint="per thread"),
@@ -169,12 +180,9 @@ def _by_name(kernels: Kernels, entries: tuple[KernelTime, ...]) -> Table:
 def _name_row(row: KernelTime) -> tuple[Value, ...]:
     uses = {True: "yes", False: "no", None: None}[row.matrix_units]
     return (
-        "(others)" if row.name is None else visible(short_name(row.name), LONGEST_NAME) or "(no name)",
+        "(others)" if row.name is None else _shown(row.name),
+        *_cells(row),
         None if row.type is None else TITLES[row.type],
-        row.calls,
-        row.total_ns,
-        row.mean_ns,
-        row.share,
         None if row.operator is None else visible(row.operator, LONGEST_NAME),
         row.occupancy,
         row.registers,
@@ -182,6 +190,10 @@ def _name_row(row: KernelTime) -> tuple[Value, ...]:
         row.block,
         uses,
     )
+
+
+def _shown(name: str) -> str:
+    return visible(beginning(short_name(name), LONGEST_KERNEL)) or "(no name)"
 
 
 def _others(kernels: Kernels) -> tuple[Table, ...]:
@@ -192,8 +204,8 @@ def _others(kernels: Kernels) -> tuple[Table, ...]:
     columns = (Column(key="name", title="Name", unit=Unit.CODE, primary=True), *_times(kernels))
     rows: list[tuple[Value, ...]] = [
         (
-            visible(short_name(row.name or ""), LONGEST_NAME) or "(no name)",
-            *(row.calls, row.total_ns, row.mean_ns, row.share),
+            _shown(row.name or ""),
+            *_cells(row),
         )
         for row in others[:MOST_OTHERS]
     ]
@@ -214,15 +226,15 @@ def _by_operator(kernels: Kernels) -> tuple[Table, ...]:
         return ()
     columns = (
         Column(key="operator", title="Operator", unit=Unit.CODE, primary=True),
-        _TYPE,
         *_times(kernels, calls="Kernels"),
+        _TYPE,
     )
     rows: list[tuple[Value, ...]] = []
     for row in kernels.by_operator:
         none = "(launch not in the trace)" if row.launch_absent else "(no operator, and others)"
         name = none if row.operator is None else visible(row.operator, LONGEST_NAME)
         kind = None if row.type is None else TITLES[row.type]
-        rows.append((name, kind, row.calls, row.total_ns, row.mean_ns, row.share))
+        rows.append((name, *_cells(row), kind))
     return (
         Table(
             id="kernels-by-operator",
@@ -250,7 +262,7 @@ def _copies(kernels: Kernels) -> tuple[Table, ...]:
     rows: tuple[tuple[Value, ...], ...] = tuple(
         (
             COPIES[row.kind],
-            *(row.calls, row.total_ns, row.mean_ns, row.share),
+            *_cells(row),
             *(row.bytes, row.bytes_per_s, row.num_unsized or None),
         )
         for row in kernels.copies

@@ -1,4 +1,4 @@
-"""Sections "Where the step goes" (per rank, exact parts), "Device time" and "Step times" (the series)."""
+"""Sections "Where the step goes" (per rank, exact parts) and "Step times" (the series)."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from perfscope import units
-from perfscope.analysis.results import Breakdown, DeviceBreakdown, DeviceIdle, RankResult, RunAnalysis
+from perfscope.analysis.results import Breakdown, RankResult, RunAnalysis
 from perfscope.messages.advice import training_advice
-from perfscope.messages.host_activity import TITLES
 from perfscope.messages.lists import plural
 from perfscope.messages.sentences import capital
 from perfscope.reports.display import visible
@@ -31,7 +30,6 @@ from perfscope.reports.model import (
     Unit,
     Value,
 )
-from perfscope.vocabulary.host_activity import HostActivity
 from perfscope.vocabulary.workload import Workload
 
 BREAKDOWN_PARTS = (
@@ -43,20 +41,6 @@ BREAKDOWN_PARTS = (
     ChartPart(key="input_wait", title="Input wait", hint="main thread blocked in the data loader"),
     ChartPart(key="optimizer", title="Optimizer", hint="inside the optimizer step"),
     ChartPart(key="idle", title="Idle", hint="the rest of the step"),
-)
-DEVICE_PARTS = (
-    ChartPart(key="compute", title="Compute"),
-    ChartPart(key="exposed_comm", title="Exposed communication"),
-    ChartPart(key="copy", title="Copy"),
-    ChartPart(
-        key="idle_host_wait",
-        title="Idle: host",
-        hint="the next kernel was launched only after this one ended",
-    ),
-    ChartPart(
-        key="idle_kernel_wait", title="Idle: short gap", hint="a gap shorter than 30 µs between kernels"
-    ),
-    ChartPart(key="idle_other", title="Idle: other", hint="waiting for another stream or for an event"),
 )
 
 
@@ -237,104 +221,6 @@ def _breakdown_table(
         columns=columns,
         rows=tuple(rows),
         sorted_by=("rank", False),
-    )
-
-
-def device_section(analysis: RunAnalysis) -> Section | None:
-    """Device time over every device event in the files; None where no rank has a device timeline."""
-    devices = [(rank, rank.device_ns) for rank in analysis.ranks if rank.device_ns is not None]
-    if not devices:
-        return None
-    bars = tuple(_device_bar(rank, device) for rank, device in devices[:MOST_BARS])
-    chart = StackedBars(
-        id="device-chart",
-        title="First to last device event of each rank",
-        parts=DEVICE_PARTS,
-        bars=bars,
-        caption="Over every kernel, copy and set in the files; totals, not per step.",
-    )
-    columns = (
-        Column(key="rank", title="Rank", unit=Unit.COUNT, primary=True),
-        Column(key="events", title="Events", unit=Unit.COUNT),
-        Column(key="span", title="Span", unit=Unit.TIME, primary=True),
-        *(Column(key=part.key, title=part.title, unit=Unit.TIME, hint=part.hint) for part in DEVICE_PARTS),
-        Column(key="comm", title="Total communication", unit=Unit.TIME),
-        Column(key="overlap", title="Overlap", unit=Unit.RATIO),
-    )
-    rows: tuple[tuple[Value, ...], ...] = tuple(
-        (
-            rank.rank,
-            device.num_events,
-            device.span,
-            *(getattr(device, part.key) for part in DEVICE_PARTS),
-            device.comm,
-            device.overlap_ratio,
-        )
-        for rank, device in devices
-    )
-    table = Table(
-        id="device-table",
-        title="Device time, per rank",
-        columns=columns,
-        rows=rows,
-        sorted_by=("rank", False),
-    )
-    idle = sum(device.idle for _, device in devices)
-    span = sum(device.span for _, device in devices)
-    lead = f"The devices were idle for {units.format_ratio(idle / span)} of the traced span." if span else ""
-    blocks: list[Block] = [chart, table, *_idle_table(analysis)]
-    return Section(id="devices", title="Device time", lead=lead, blocks=tuple(blocks))
-
-
-def _idle_table(analysis: RunAnalysis) -> tuple[Table, ...]:
-    """Idle time of all devices by what the host was in; () where there is none."""
-    sums: dict[tuple[HostActivity, str | None], list[int]] = {}
-    places: dict[tuple[HostActivity, str | None], DeviceIdle] = {}
-    for entry in (entry for rank in analysis.ranks for entry in rank.device_idle or ()):
-        key = entry.kind, entry.name
-        total = sums.setdefault(key, [0, 0])
-        total[0] += entry.ns
-        total[1] += entry.calls
-        places[key] = max(places.get(key, entry), entry, key=lambda entry: entry.ns)
-    idle = sum(ns for ns, _ in sums.values())
-    if not idle:
-        return ()
-    columns = (
-        Column(key="activity", title="The host was in", primary=True),
-        Column(key="name", title="Name", unit=Unit.CODE, primary=True),
-        Column(key="time", title="Idle time", unit=Unit.TIME, bar="idle", primary=True),
-        Column(key="share", title="Of idle time", unit=Unit.RATIO, primary=True),
-        Column(key="calls", title="Calls", unit=Unit.COUNT, hint="that cover idle time"),
-        Column(key="operator", title="In operator", unit=Unit.CODE),
-        Column(key="range", title="In range", unit=Unit.CODE),
-        Column(key="layer", title="In layer", unit=Unit.CODE),
-    )
-    rows: list[tuple[Value, ...]] = []
-    for key in sorted(sums, key=lambda key: (-sums[key][0], key[0], key[1] or "")):
-        ns, calls = sums[key]
-        at = places[key]
-        names = (visible(text) if text is not None else None for text in (at.operator, at.range, at.layer))
-        others = "" if key[0] is HostActivity.UNTRACED else "(others)"
-        name = visible(key[1]) if key[1] is not None else others
-        rows.append((TITLES[key[0]], name, ns, ns / idle, calls or None, *names))
-    return (
-        Table(
-            id="device-idle",
-            title="Idle time of the devices by what the host was in",
-            columns=columns,
-            rows=tuple(rows),
-            terminal_rows=6,
-            caption="Sum over ranks; each instant counts once: runtime calls before operators, these before "
-            "Python. Operator, range and layer: where more than half of a blocking call's time was.",
-        ),
-    )
-
-
-def _device_bar(rank: RankResult, device: DeviceBreakdown) -> Bar:
-    return Bar(
-        label=f"rank {rank.rank}",
-        values=tuple(getattr(device, part.key) for part in DEVICE_PARTS),
-        note=f"{units.format_count(device.num_events)} device events",
     )
 
 

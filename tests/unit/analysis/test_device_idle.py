@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from perfscope.analysis import intervals as iv
 from perfscope.analysis.device_idle import DeviceIdleRecord
 from perfscope.analysis.results import RankResult, RunAnalysis
 from perfscope.analysis.run import analyze_run
@@ -153,9 +154,13 @@ KIND_OF_NAME = (RUNTIME, RUNTIME, RUNTIME, HOST, HOST, PYTHON)
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.lists(span, max_size=12), st.lists(st.tuples(st.integers(0, 60), st.integers(1, 9)), min_size=1))
+@given(
+    st.lists(span, max_size=12),
+    st.lists(st.tuples(st.integers(0, 60), st.integers(1, 9)), min_size=1),
+    st.lists(st.tuples(st.integers(0, 60), st.integers(1, 20)), max_size=4),
+)
 def test_any_spans_divide_the_idle_time_instant_by_instant(
-    host: list[tuple[int, int, int, int]], kernels: list[tuple[int, int]]
+    host: list[tuple[int, int, int, int]], kernels: list[tuple[int, int]], queue: list[tuple[int, int]]
 ) -> None:
     rows = [(start, start + dur, -1, lane, KIND_OF_NAME[name], name) for start, dur, lane, name in host]
     rows += [(start, start + dur, 0, 7, COMPUTE, -1) for start, dur in kernels]
@@ -175,15 +180,22 @@ def test_any_spans_divide_the_idle_time_instant_by_instant(
         }
     )
     record = DeviceIdleRecord()
-    record.add_window(table, spans, device >= 0, [0])
+    times = np.array(queue, np.int64).reshape(-1, 2)
+    record.add_window(table, spans, device >= 0, [0], iv.union(times[:, 0], times.sum(axis=1)))
     sums: Counter[str] = Counter()
+    empty: Counter[str] = Counter()
     for entry in record.results():
         sums[entry.kind] += entry.ns
+        empty[entry.kind] += entry.queue_empty_ns
     expected: Counter[str] = Counter()
+    expected_empty: Counter[str] = Counter()
     for instant in range(min(s for s, _ in kernels), max(s + d for s, d in kernels)):
         if any(s <= instant < s + d for s, d in kernels):
             continue
         here = [ACTIVITIES[code] for s, d, _, code in host if s <= instant < s + d]
         order = ("copy", "allocation", "launch", "operator", "python")
-        expected[next((activity for activity in order if activity in here), "untraced")] += 1
+        what = next((activity for activity in order if activity in here), "untraced")
+        expected[what] += 1
+        expected_empty[what] += not any(s <= instant < s + d for s, d in queue)
     assert +sums == +expected
+    assert +empty == +expected_empty

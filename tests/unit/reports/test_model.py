@@ -58,7 +58,7 @@ def test_every_section_has_content_even_when_nothing_was_recorded() -> None:
     report = build_report(empty_analysis(), None)
     assert [section.id for section in report.sections] == ORDER
     assert all(section.blocks for section in report.sections)
-    assert report.verdict.headline == "No training step was recorded."
+    assert report.verdict.headline == "No step was recorded."
     assert report.overview is None
 
 

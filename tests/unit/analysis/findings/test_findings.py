@@ -138,21 +138,33 @@ def test_input_bound_names_the_rank_that_waits_longest(tmp_path: Path) -> None:
     assert (verdict.id, verdict.rank, verdict.gain_ns) == ("input_bound", 1, 6 * MS)
 
 
-def test_launch_bound_needs_a_device_that_waits_for_the_host(tmp_path: Path) -> None:
-    def kernel(start: int, dur: int, launch: int) -> dict[str, Any]:
-        return span(start, dur, "compute", device=0, lane=7, launch_ns=EPOCH + launch, launch_step=0)
+@pytest.mark.parametrize(
+    ("launched", "host_kind", "verdict"),
+    [
+        (-1000, "runtime", "launch_bound"),  # before each kernel: nothing is queued while the device idles
+        (-1000, "host", "launch_bound"),
+        (-1000, "python", "idle_bound"),  # the host does something else
+        (None, "runtime", "idle_bound"),  # all at the beginning: the queue is full
+    ],
+)
+def test_launch_bound_needs_an_empty_queue_and_a_host_that_launches(
+    tmp_path: Path, launched: int | None, host_kind: str, verdict: str
+) -> None:
+    def kernel(index: int) -> dict[str, Any]:
+        start = index * MS
+        launch = EPOCH + (-1000 if launched is None else start + launched)
+        return span(start, MS // 4, "compute", device=0, lane=7, launch_ns=launch, launch_step=0)
 
-    late = [kernel(k * MS, MS // 4, k * MS - 1000) for k in range(10)]
-    run = SyntheticRun(tmp_path / "late")
+    name = {"runtime": "cudaLaunchKernel", "host": "aten::add", "python": "train.py(3): log"}[host_kind]
+    calls = [span(k * MS + MS // 4, MS // 2, host_kind, name=name) for k in range(10)]
+    run = SyntheticRun(tmp_path)
     run.rank(0)
-    run.window(0, late, STEP[:1])
+    run.window(0, [*(kernel(k) for k in range(10)), *calls], STEP[:1])
     analysis = analyze_run(run.read())
-    assert analysis.findings[0].id == "launch_bound"
-    early = [kernel(k * MS, MS // 4, -1000) for k in range(10)]
-    run = SyntheticRun(tmp_path / "early")
-    run.rank(0)
-    run.window(0, early, STEP[:1])
-    assert analyze_run(run.read()).findings[0].id == "idle_bound"
+    assert analysis.findings[0].id == verdict
+    idle = analysis.ranks[0].device_idle
+    assert idle is not None
+    assert (sum(entry.queue_empty_ns for entry in idle) > 0) == (launched is not None)
 
 
 def test_idle_on_a_cpu_is_not_blamed_on_launches(tmp_path: Path) -> None:

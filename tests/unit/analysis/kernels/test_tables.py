@@ -160,5 +160,5 @@ def test_the_section_shows_the_total(analyses: dict[str, RunAnalysis], name: str
     assert section is not None
     table = next(block for block in section.blocks if isinstance(block, Table))
     kernels = kernels_of(analyses, name)
-    assert table.rows[-1][:3] == ("Total", kernels.calls, kernels.total_ns)
-    assert sum(int(row[2] or 0) for row in table.rows[:-1]) == kernels.total_ns
+    assert table.rows[-1][:4] == ("Total", kernels.total_ns, 1.0, kernels.calls)
+    assert sum(int(row[1] or 0) for row in table.rows[:-1]) == kernels.total_ns
