@@ -15,7 +15,7 @@ _SPEED = (
     *("throughput_tokens_per_s", "tokens_per_step"),
 )
 _OF_STEPS = (
-    *("step_ns", "overhead_ratio", *_SPEED),
+    *("step_ns", "overhead_ratio", "whole_run", "page_faults", *_SPEED),
     *("machine", "findings", "bench", "remarks", *_CAUSES),
 )
 _OF_WINDOWS = (

@@ -26,6 +26,7 @@ from perfscope.analysis.source import RunSource
 from perfscope.analysis.spans import WindowFacts, spans_of, whole_numbers
 from perfscope.analysis.steps import RankSteps, quantiles, rank_steps
 from perfscope.analysis.waits.stragglers import RankStepTimes, step_times
+from perfscope.analysis.whole_run.steps import StepParts, step_parts
 from perfscope.errors import RunDirectoryError
 from perfscope.rundir import layout
 from perfscope.rundir.records import RankRecord
@@ -56,6 +57,7 @@ class RankFiles(Struct, frozen=True, kw_only=True):
         results: one per rank, in order of rank.
         steps: by rank, of the always-on probe.
         times: by rank, the same steps' times on the wall clock.
+        parts: by rank, what the same steps hold.
         parameters: layers of the model with their parameters' sizes, in order of registration.
         traces: every traced window.
         missing: windows that cannot be read.
@@ -66,6 +68,7 @@ class RankFiles(Struct, frozen=True, kw_only=True):
     results: tuple[RankResult, ...]
     steps: Mapping[int, RankSteps]
     times: Mapping[int, RankStepTimes]
+    parts: Mapping[int, StepParts]
     parameters: tuple[LayerParams, ...]
     traces: TraceRecord
     missing: tuple[Missing, ...]
@@ -82,6 +85,7 @@ class _Rank(Struct, frozen=True, kw_only=True):
     result: RankResult
     steps: RankSteps
     times: RankStepTimes
+    parts: StepParts
     parameters: tuple[LayerParams, ...]
     windows: _Windows
 
@@ -114,6 +118,7 @@ def read_ranks(source: RunSource, windows: Mapping[int, Sequence[WindowFacts]]) 
         results=tuple(rank.result for rank in read),
         steps={number: rank.steps for number, rank in ranks.items()},
         times={number: rank.times for number, rank in ranks.items()},
+        parts={number: rank.parts for number, rank in ranks.items()},
         parameters=next((rank.parameters for rank in read if rank.parameters), ()),
         traces=traces,
         missing=tuple(entry for rank in read for entry in rank.windows.missing),
@@ -139,6 +144,7 @@ def _read_rank(
         result=_rank_result(rank, record, windows, steps, traced, traces.kernels),
         steps=steps,
         times=step_times(table),
+        parts=step_parts(table, steps.reported),
         parameters=layers.model.shapes,
         windows=traced,
     )

@@ -15,12 +15,14 @@ from perfscope.analysis.counter_results import LayerCounters, StepCounters
 from perfscope.analysis.critical.results import CriticalPath
 from perfscope.analysis.efficiency.results import Efficiency
 from perfscope.analysis.experts.results import Experts
+from perfscope.analysis.fault_results import RankFaults
 from perfscope.analysis.kernels.results import Kernels, StreamQueue
 from perfscope.analysis.machine.results import MachineAnalysis
 from perfscope.analysis.missing import Missing
 from perfscope.analysis.pipeline.results import Pipeline
 from perfscope.analysis.waits.results import WaitAnalysis
 from perfscope.analysis.whatif.results import ReplayCheck, WhatIf
+from perfscope.analysis.whole_run.results import WholeRun
 from perfscope.messages.advice import advice_key
 from perfscope.messages.findings import FindingFacts, FindingText, Subject, finding_text
 from perfscope.messages.findings.facts import Basis
@@ -308,6 +310,7 @@ class Finding(Struct, frozen=True, kw_only=True):
     basis: Basis | None = None  # of the verdict
     symptoms: tuple[FindingKind, ...] = ()  # findings that are consequences of this one; they come next
     symptom_of: FindingKind | None = None  # the finding that this one is a consequence of
+    of_training: bool = False  # the gain is off the mean step of the whole training, long steps included
 
     @property
     def text(self) -> FindingText:
@@ -364,6 +367,8 @@ class RunAnalysis(Struct, frozen=True, kw_only=True):
     )
     machine: MachineAnalysis | None = None  # None: nothing of the machine was recorded
     bench: BenchResult | None = None  # None: not a run of `perfscope bench`
+    page_faults: tuple[RankFaults, ...] = ()  # of ranks whose probe counts them
+    whole_run: WholeRun | None = None  # account of the run's wall time; None: `missing` has the reason
     efficiency: Efficiency | None = None  # None: `missing` has the reason
     what_ifs: tuple[WhatIf, ...] = ()  # largest gain first
     replay: ReplayCheck | None = None  # how well the unchanged replay matches; None: nothing was replayed

@@ -23,6 +23,7 @@ from perfscope.analysis.counter_results import StepCounters
 from perfscope.analysis.diagnosis import Why, analyze_why
 from perfscope.analysis.experts.analyze import analyze_experts
 from perfscope.analysis.experts.results import Experts
+from perfscope.analysis.fault_results import RankFaults
 from perfscope.analysis.findings import Evidence, find
 from perfscope.analysis.findings.ranks import UNEVEN
 from perfscope.analysis.kernels.tables import kernels_of
@@ -46,6 +47,7 @@ from perfscope.analysis.missing_reasons import (
     why_no_window,
     without_windows,
 )
+from perfscope.analysis.page_faults import page_faults
 from perfscope.analysis.pipeline.analyze import analyze_pipeline
 from perfscope.analysis.pipeline.results import Pipeline
 from perfscope.analysis.provenance import provenance
@@ -63,6 +65,8 @@ from perfscope.analysis.server import server_load
 from perfscope.analysis.source import RunSource
 from perfscope.analysis.spans import WindowFacts, window_facts
 from perfscope.analysis.steps import RankSteps, Throughput, overhead_ratio, quantiles, throughput
+from perfscope.analysis.whole_run.analyze import whole_run
+from perfscope.analysis.whole_run.results import WholeRun
 from perfscope.messages.files import HANDED_OVER, NO_TRACED_STEP
 from perfscope.vocabulary.axes import Axis
 from perfscope.vocabulary.causes import Cause
@@ -88,6 +92,8 @@ class _Figures(Struct, frozen=True, kw_only=True):
     hosts: Sequence[Host]
     why: Why
     bench: BenchResult | None
+    whole: WholeRun | None
+    faults: tuple[RankFaults, ...]
     missing: tuple[Missing, ...]
 
 
@@ -123,10 +129,11 @@ def analyze_run(source: RunSource) -> RunAnalysis:
     usual_ns, axes = step_ns.median if step_ns else None, axis_of_calls(groups)
     why = analyze_why(source, ranks, comm, usual_ns, (machine, hosts), axes, (pipeline, experts))
     bench, no_bench = _bench(source, ranks, comm, no_window)
+    whole, no_whole = whole_run(source.run, records, ranks.parts, speed)
     speed = _speed_of_run(speed, bench)
     no_speed = () if speed.missing is None else (speed.missing,)
     of_run = _missing_of_run(source, ranks, comm, no_layers, no_window)
-    missing = [*of_run, *no_parallel, *counted.missing, *no_speed, *no_bench, *why.missing]
+    missing = [*of_run, *no_parallel, *counted.missing, *no_speed, *no_bench, *no_whole, *why.missing]
     figures = _Figures(
         ranks=ranks,
         no_window=no_window,
@@ -143,6 +150,8 @@ def analyze_run(source: RunSource) -> RunAnalysis:
         hosts=hosts,
         why=why,
         bench=bench,
+        whole=whole,
+        faults=page_faults(ranks.parts),
         missing=tuple(dict.fromkeys(missing)),
     )
     analysis = _analysis(source, figures)
@@ -263,6 +272,8 @@ def _analysis(source: RunSource, figures: _Figures) -> RunAnalysis:
         workload=workload_of(source),
         machine=figures.machine,
         bench=figures.bench,
+        whole_run=figures.whole,
+        page_faults=figures.faults,
         efficiency=why.efficiency,
         what_ifs=why.what_ifs.what_ifs,
         replay=why.what_ifs.check,
@@ -303,6 +314,8 @@ def _evidence(source: RunSource, figures: _Figures, analysis: RunAnalysis) -> Ev
         uneven=uneven_layer(figures.ranks.traces.layers, UNEVEN),
         pipeline=analysis.pipeline,
         experts=analysis.experts,
+        whole_run=analysis.whole_run,
+        page_faults=analysis.page_faults,
         communication=analysis.communication,
         server=server_load(source.run.scheme, analysis.ranks, figures.comm.matches),
         no_window=figures.no_window,

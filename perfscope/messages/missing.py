@@ -41,6 +41,7 @@ _WHAT = {
     Figure.RANK_RECORDS: "calls and losses of every rank",
     Figure.SCHEME: "the scheme's figures",
     Figure.OVERHEAD: "overhead of perfscope",
+    Figure.WHOLE_RUN: "account of the run's wall time",
     Figure.STEP_BOUNDARIES: "step boundaries",
     Figure.STEP_BREAKDOWN: "step breakdown of {ranks:ranks}",
     Figure.STEP_PART: "{part:spaced} of the traced steps",
@@ -196,6 +197,10 @@ _WHY = {
 }
 # Where a cause has another wording for one figure.
 _WHY_OF: dict[Figure, dict[Cause, str]] = {
+    Figure.WHOLE_RUN: {
+        Cause.IMPORTED: "imported traces do not say when the run began and ended",
+        Cause.NOT_CLOSED: "the end of the run is not recorded",
+    },
     Figure.SERIALISATION_AND_TRANSFER: {
         Cause.NO_CALL_MATCHED: f"{_NO_MATCH}, so an ideal network cannot be replayed",
     },

@@ -19,12 +19,14 @@ from ..rundir import last_word, layout
 from ..vocabulary.figures import Figure
 from ..vocabulary.notes import NoteKind
 from . import sampler_start
+from .activities import Activities
 from .calls import CallLog
 from .files import say
 from .guard import Guard
 from .layer_counters import LayerCounters
 from .ranks import Identity, identify
 from .recorder import Recorder
+from .usage import process_started
 
 _clock = time.monotonic_ns
 
@@ -50,6 +52,7 @@ class Process:
         owner: name of the framework that cuts the steps, "" until one does.
         calls: records communication while a window is open, where the framework's trace does not.
         counters: counts what layers do to the processor while a window is open.
+        activities: what its training thread does besides training.
         lenders: probes (FrameworkProbe) that lend their profiler to steps marked by the program.
         cutter: the probe (FrameworkProbe) that cuts the steps; None: none does yet.
     """
@@ -60,6 +63,7 @@ class Process:
         self._identities: List[Callable[[], Optional[Identity]]] = []
         self._resets: List[Callable[[], None]] = []
         self.counters = LayerCounters()
+        self.activities = Activities()
         self.lenders: List[Any] = []
         self._start_afresh()
 
@@ -83,6 +87,7 @@ class Process:
         if self.recorder is not None:
             self.recorder.close()
         self.counters.abandon()
+        self.activities.reset()
         self._start_afresh()
         for reset in self._resets:
             reset()
@@ -129,7 +134,8 @@ class Process:
         self.recorder = recorder
         self.guard.connect(functools.partial(recorder.append, layout.ERRORS_JSONL))
         recorder.anchor()
-        recorder.save_meta()
+        self.activities.watch()
+        recorder.save_meta(life={"started_ns": process_started()})
         try:
             note = sampler_start.start(self.run_dir, self.config, recorder.meta["local_rank"])
             if note is not None:
@@ -202,4 +208,7 @@ class Process:
         facts: Dict[str, Any] = {}
         for finish in self._finishers:
             facts.update(self._told_by(finish))
-        recorder.finish(**facts)
+        now = _clock()
+        self.activities.trains(now)
+        life = dict(recorder.meta["life"], ended_ns=now, **self.activities.facts())
+        recorder.finish(**dict(facts, life=life))

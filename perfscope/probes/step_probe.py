@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from typing import Iterable, Optional
 
+from .activities import UNKNOWN, StepReadings
 from .framework_probe import FrameworkProbe
 from .recorder import Recorder
 from .steps import Step
@@ -33,6 +34,8 @@ class StepProbe(FrameworkProbe):
         self.started: Optional[int] = None
         self.ended = 0
         self.samples: Optional[int] = None
+        self._readings = StepReadings(self.process.activities)
+        self._timely = False  # the beginning of the step under way was read when it began
         self._input_ns = 0
         self._late_input_ns = 0  # waited for since the step's work was done
         self._sees_input = False
@@ -81,9 +84,14 @@ class StepProbe(FrameworkProbe):
         if self.started is not None:
             self._input_ns += self._late_input_ns
             self.end_step(began)
+        else:
+            self._timely = False
         self._late_input_ns = 0
         self.samples = samples
         turned = self._turn_windows(self.index, began)
+        if turned or not self._timely:
+            self._readings.begins()
+        self._timely = True
         self.started = _clock() if turned else began
         if not turned:
             self.cost_ns += _clock() - began
@@ -91,6 +99,7 @@ class StepProbe(FrameworkProbe):
     def step_ended(self) -> None:
         """The step's work is done, as far as the program can tell: its end if no other step follows."""
         self.ended = _clock()
+        self._readings.updated()
 
     def add_input(self, duration_ns: int) -> None:
         """The training has waited so long for a batch. It counts for the step whose time it is part of.
@@ -109,7 +118,7 @@ class StepProbe(FrameworkProbe):
     def add_optimizer(self, duration_ns: int) -> None:
         self._optimizer_ns = (self._optimizer_ns or 0) + duration_ns
 
-    def end_step(self, end: int) -> None:
+    def end_step(self, end: int, *, is_last: bool = False) -> None:
         """The step under way ended at `end`. None is under way until `boundary`, or `started` is set."""
         assert self.started is not None and self.windows is not None
         start, self.started = self.started, None
@@ -124,6 +133,8 @@ class StepProbe(FrameworkProbe):
             self._optimizer_ns,
             1,
             self.samples,
+            None,
+            *(self._readings.ended(supposed=False, last=is_last) if self._timely else UNKNOWN),
         )
         self._input_ns, self._optimizer_ns = 0, None
         self.index += 1
@@ -142,6 +153,7 @@ class StepProbe(FrameworkProbe):
         What was under way is left out: nothing tells where it ended.
         """
         self.drop_step()
+        self._timely = False
         for start in starts:
             if self.started is not None:
                 self.end_step(start)
@@ -149,7 +161,7 @@ class StepProbe(FrameworkProbe):
 
     def last_step(self) -> bool:
         if self.started is not None and self.ended > self.started:
-            self.end_step(self.ended)
+            self.end_step(self.ended, is_last=True)
         return self.started is None
 
     def _close_window(self, is_complete: bool) -> None:

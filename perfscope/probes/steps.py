@@ -18,6 +18,8 @@ from __future__ import annotations
 
 from typing import Callable, List, NamedTuple, Optional, Set
 
+from .activities import StepReadings
+
 
 class Step(NamedTuple):
     """One finished step; the columns of steps.jsonl, in order. Times in ns, CLOCK_MONOTONIC."""
@@ -32,6 +34,22 @@ class Step(NamedTuple):
     num_micro: int
     samples: Optional[int]
     tokens: Optional[int] = None  # None: the model takes none, or its probe does not count them
+    # activities.COLUMNS: what the thread did besides training, what the process and then this thread used
+    evaluation_ns: Optional[int] = None
+    rollout_ns: Optional[int] = None
+    inference_ns: Optional[int] = None
+    checkpoint_ns: Optional[int] = None
+    gc_ns: Optional[int] = None
+    minor_faults: Optional[int] = None
+    major_faults: Optional[int] = None
+    user_ns: Optional[int] = None
+    system_ns: Optional[int] = None
+    written_bytes: Optional[int] = None
+    thread_minor_faults: Optional[int] = None
+    thread_user_ns: Optional[int] = None
+    thread_system_ns: Optional[int] = None
+    thread_switches: Optional[int] = None  # voluntary
+    runqueue_ns: Optional[int] = None
 
 
 BY_HAND = 0  # stands for the optimizer that is not there
@@ -47,10 +65,12 @@ class StepTracker:
 
     Args:
         emit: receives every confirmed Step.
+        readings: of what the process does and uses; None: nothing is read.
     """
 
-    def __init__(self, emit: Callable[[Step], None]) -> None:
+    def __init__(self, emit: Callable[[Step], None], readings: Optional[StepReadings] = None) -> None:
         self._emit = emit
+        self._readings = StepReadings() if readings is None else readings
         self.index = 0  # the step under way
         self.window = -1  # set by the caller while steps are traced
         self._start: Optional[int] = None
@@ -108,7 +128,7 @@ class StepTracker:
             self._closure_start = now if self._closure_start is None else self._closure_start
             return
         if self._start is None:
-            self._start = now
+            self._begin(now)
             self._current[_WINDOW] = self.window
         elif self._awaiting and self._candidate is None:
             self._suppose_boundary(now)
@@ -118,7 +138,12 @@ class StepTracker:
         if repeated and self._candidate is not None:
             self._count(self._repeated, samples, tokens)
 
+    def _begin(self, now: int) -> None:
+        self._start = now
+        self._readings.begins()
+
     def _suppose_boundary(self, now: int) -> None:
+        self._readings.supposed()
         self._candidate = self._candidate_start = now
         self._acc, self._repeated = _fresh(self.window), _fresh(-1)
 
@@ -165,9 +190,10 @@ class StepTracker:
         """Time until `now` was perfscope's own (a profiler was started or stopped at the boundary)."""
         if self._candidate is not None:
             self._candidate_start = now
+            self._readings.resumed()
             self._acc[_WINDOW] = self.window
         elif self._start is not None:
-            self._start = now
+            self._begin(now)
             self._current[_WINDOW] = self.window
 
     def add_input(self, duration: int, loader: int = 0) -> None:
@@ -225,7 +251,7 @@ class StepTracker:
             self._confirm(boundary, boundary)
             rootless = True
         if self._start is None:
-            self._start = now
+            self._begin(now)
         self._stepped.add(optimizer)
         self._loaders |= self._late_loaders
         self._late_loaders.clear()
@@ -244,6 +270,7 @@ class StepTracker:
             return
         self._acc[_OPTIMIZER] += now - self._optimizer_start - self._in_closures
         self._last_update, self._late_input = now, 0
+        self._readings.updated()
         self._awaiting = True
 
     def finish(self) -> None:
@@ -253,11 +280,12 @@ class StepTracker:
         end = self._last_update if self._candidate is None else self._candidate
         if self._candidate is None:
             self._current[_INPUT] -= self._late_input
-        self._confirm(end, end)
+        self._confirm(end, end, is_last=True)
         self._start = None
 
-    def _confirm(self, end: int, next_start: int) -> None:
+    def _confirm(self, end: int, next_start: int, is_last: bool = False) -> None:
         start, done = self._start, self._current
+        used = self._readings.ended(supposed=self._candidate is not None, last=is_last)
         self._current = self._acc if self._acc is not done else _fresh(self.window)
         self._acc = self._current
         self._candidate = None
@@ -280,6 +308,7 @@ class StepTracker:
                     done[_MICRO],
                     None if done[_UNKNOWN] or not done[_MICRO] else done[_SAMPLES],
                     done[_TOKENS] or None,
+                    *used,
                 )
             )
 

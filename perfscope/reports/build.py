@@ -49,6 +49,7 @@ from perfscope.reports.sections.timeline import timeline_section
 from perfscope.reports.sections.traffic import stacks_section, traffic_section
 from perfscope.reports.sections.waits import waits_section
 from perfscope.reports.sections.what_ifs import what_ifs_section
+from perfscope.reports.sections.whole_run import whole_run_section
 
 NOTABLE_GAIN = 0.05  # below this share of the step a finding is not worth a caution color
 
@@ -62,6 +63,7 @@ def build_report(analysis: RunAnalysis, timeline: TimelineExtract | None) -> Rep
     """
     sections: list[Section | None] = [
         findings_section(analysis),
+        whole_run_section(analysis),
         scheme_section(analysis),
         breakdown_section(analysis),
         what_ifs_section(analysis),

@@ -86,6 +86,32 @@ class Memory(Record, frozen=True):
     peak_device_bytes: Size | None = None
 
 
+class Besides(Record, frozen=True):
+    """What the thread that trains did besides training, as in schema.STEPS; None: the rank does not say."""
+
+    evaluation_ns: Nanoseconds | None = None
+    rollout_ns: Nanoseconds | None = None
+    inference_ns: Nanoseconds | None = None
+    checkpoint_ns: Nanoseconds | None = None
+    gc_ns: Nanoseconds | None = None
+
+
+class Life(Record, frozen=True):
+    """When a rank's process was started and when it ended, ns on its host's monotonic clock.
+
+    Attributes:
+        started_ns: by the kernel's records, to 10 ms; None: not known.
+        ended_ns: when its program had ended; None: it was killed.
+        before: until its first step.
+        total: until its end.
+    """
+
+    started_ns: int | None = None
+    ended_ns: int | None = None
+    before: Besides = Besides()
+    total: Besides = Besides()
+
+
 class GroupRecord(Record, frozen=True):
     """A process group; `ranks` None = not known, `desc` is the framework's description."""
 
@@ -136,6 +162,7 @@ class RankRecord(Record, frozen=True):
     memory: Memory = Memory()
     affinity: tuple[int, ...] = ()
     anchors: tuple[tuple[int, int], ...] = ()
+    life: Life = Life()
     groups: tuple[GroupRecord, ...] = ()
     notes: tuple[str, ...] = ()
     note_kinds: tuple[object, ...] = ()

@@ -17,8 +17,18 @@ _T = TypeVar("_T")
 
 MAX_STEP_NS = 30 * 86_400 * 10**9  # a month
 MAX_BATCH = 10**12  # samples or tokens of one rank in one step
-_PARTS = ("input_ns", "backward_ns", "optimizer_ns")  # of a step's duration
-_COUNTS = ("num_micro", "samples", "tokens")
+_PARTS = (  # of a step's duration
+    *("input_ns", "backward_ns", "optimizer_ns"),
+    *("evaluation_ns", "rollout_ns", "inference_ns", "checkpoint_ns", "gc_ns"),
+)
+_COUNTS = (
+    *("num_micro", "samples", "tokens", "minor_faults", "major_faults", "thread_minor_faults"),
+    *("thread_switches", "written_bytes"),
+)
+_OF_THREADS = (
+    *("user_ns", "system_ns"),  # may be longer than the step
+    *("thread_user_ns", "thread_system_ns", "runqueue_ns"),  # in hundredths of a second on some kernels
+)
 _SMALL_COLUMNS = frozenset(field.name for field in STEPS if field.type == pa.int32())
 
 
@@ -91,9 +101,12 @@ def without_impossible(table: pa.Table) -> tuple[pa.Table, dict[str, int]]:
     keep = is_first & ~is_long
     if not keep.all():
         table, durations = table.filter(pa.array(keep)), durations[keep]
-    for name in (*_PARTS, *_COUNTS):
+    for name in (*_PARTS, *_COUNTS, *_OF_THREADS):
+        if table[name].null_count == len(table):
+            continue
         values = table[name].to_numpy(zero_copy_only=False)  # NaN where null
-        bad = (values < 0) | (values > (durations if name in _PARTS else MAX_BATCH))
+        most = durations if name in _PARTS else MAX_BATCH if name in _COUNTS else MAX_STEP_NS
+        bad = (values < 0) | (values > most)
         if bad.any():
             kept = pa.array(table[name].to_pylist(), table[name].type, mask=bad)
             table = table.set_column(table.schema.get_field_index(name), table.schema.field(name), kept)

@@ -87,5 +87,26 @@ STEPS = pa.schema(
         ("num_micro", pa.int32()),  # root forward calls in this step (gradient accumulation)
         ("samples", pa.int64()),  # that this rank was given, of all micro-batches; null = unknown
         ("tokens", pa.int64()),  # likewise; null = unknown, or no model of tokens
+        # What the thread that trains did besides; null = not recorded. These times do not overlap.
+        (
+            "evaluation_ns",
+            pa.int64(),
+        ),  # forward passes without gradients between updates, their batches included
+        ("rollout_ns", pa.int64()),  # likewise, of a policy in an environment
+        ("inference_ns", pa.int64()),  # likewise, an evaluation or a rollout
+        ("checkpoint_ns", pa.int64()),  # in functions that write checkpoints
+        ("gc_ns", pa.int64()),  # in Python's garbage collector
+        # What the whole process used; null = not recorded.
+        ("minor_faults", pa.int64()),  # page faults without input
+        ("major_faults", pa.int64()),  # page faults that read from a disk
+        ("user_ns", pa.int64()),  # CPU time of all threads in user mode
+        ("system_ns", pa.int64()),  # CPU time of all threads in the kernel
+        ("written_bytes", pa.int64()),  # to files; the kernel counts when pages become dirty
+        # What the thread that trains used; null = not recorded.
+        ("thread_minor_faults", pa.int64()),
+        ("thread_user_ns", pa.int64()),
+        ("thread_system_ns", pa.int64()),
+        ("thread_switches", pa.int64()),  # voluntary context switches
+        ("runqueue_ns", pa.int64()),  # it was ready to run and had no CPU
     ]
 )

@@ -20,6 +20,7 @@ class Figure(str, Enum):
     RANK_RECORDS = "rank_records"
     SCHEME = "scheme"
     OVERHEAD = "overhead"
+    WHOLE_RUN = "whole_run"
 
     # Steps.
     STEP_BOUNDARIES = "step_boundaries"

@@ -35,7 +35,15 @@ class FindingKind(str, Enum):
     STAGE_IMBALANCE = "stage_imbalance"
     PIPELINE_BUBBLE = "pipeline_bubble"
     EXPERT_IMBALANCE = "expert_imbalance"
+    # Beside the ordinary step: in long steps, or between updates.
+    EVALUATION = "evaluation"
+    ROLLOUT = "rollout"
+    CHECKPOINT = "checkpoint"
+    GARBAGE_COLLECTION = "garbage_collection"
+    INPUT_STALLS = "input_stalls"
+    LONG_STEPS = "long_steps"
     # The machine.
+    PAGE_FAULT_CHURN = "page_fault_churn"
     DISTURBED = "disturbed"
     OVERSUBSCRIBED = "oversubscribed"
     NUMA_REMOTE = "numa_remote"

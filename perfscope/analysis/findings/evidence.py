@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 
 from perfscope.analysis.experts.results import Experts
+from perfscope.analysis.fault_results import RankFaults
 from perfscope.analysis.layers import UnevenLayer
 from perfscope.analysis.machine.cpu_waits import CpuWaits
 from perfscope.analysis.machine.host import Host
@@ -25,6 +26,7 @@ from perfscope.analysis.results import (
 )
 from perfscope.analysis.server import ServerLoad
 from perfscope.analysis.whatif.analyze import NOTHING, WhatIfs
+from perfscope.analysis.whole_run.results import WholeRun
 from perfscope.messages.advice import advice_key
 from perfscope.messages.findings.facts import Basis, PartOfStep
 from perfscope.rundir.records import RankRecord, RunRecord
@@ -55,6 +57,8 @@ class Evidence(Struct, frozen=True, kw_only=True):
     pipeline: Pipeline | None = None
     experts: Experts | None = None
     workload: Workload = Workload.TRAINING
+    whole_run: WholeRun | None = None
+    page_faults: Sequence[RankFaults] = ()
     no_window: NoWindow | None = None  # why no window can be used, where none can
 
     @property

@@ -22,15 +22,18 @@ from perfscope.analysis.findings import (
     experts,
     machine,
     numa,
+    page_faults,
     pipeline,
     ranks,
     record,
     server,
+    whole_run,
 )
 from perfscope.analysis.findings.evidence import Evidence
 from perfscope.analysis.findings.symptoms import with_symptoms
 from perfscope.analysis.results import Finding
 from perfscope.messages.findings.machine import Disturbed
+from perfscope.messages.findings.page_faults import PageFaultChurn
 from perfscope.vocabulary.findings import COMMUNICATION, GAPS, FindingKind
 
 NOTABLE = 0.05  # a cause below this share of the step is not worth a finding beside the verdict
@@ -51,6 +54,7 @@ _REMOVABLE: tuple[_Cause, ...] = (
     ranks.late_start,
     ranks.imbalance,
     causes.copies,
+    page_faults.churn,
     causes.input_wait,
     causes.idle,
 )
@@ -69,6 +73,8 @@ def find(evidence: Evidence) -> tuple[Finding, ...]:
         *record.killed(evidence),
     ]
     if not evidence.traced or not evidence.step:
+        faults = page_faults.churn(evidence)
+        candidates = candidates if faults is None else [*candidates, faults]
         return _in_order(evidence, causes.untraced(evidence), candidates)
     removable = [finding for cause in _REMOVABLE if (finding := cause(evidence)) is not None]
     removable += _communication(evidence)
@@ -85,7 +91,7 @@ def find(evidence: Evidence) -> tuple[Finding, ...]:
         ]
     assert verdict is not None
     verdict = replace(verdict, basis=evidence.basis)
-    beside = [finding for finding in removable if _gain(finding) >= NOTABLE]
+    beside = [finding for finding in removable if _gain(finding) >= _notable(finding)]
     candidates = [candidate for candidate in candidates if candidate.id != verdict.id]
     return _in_order(evidence, verdict, [*beside, *candidates])
 
@@ -133,6 +139,8 @@ def _leads(evidence: Evidence, finding: Finding) -> bool:
     Gaps without work never go away whole: they lead only where they weigh against the computation.
     """
     gain = _gain(finding)
+    if isinstance(finding.facts, PageFaultChurn) and finding.facts.num_after is not None:
+        return False  # drawn from the few steps before the first window
     if finding.id in GAPS:
         return gain >= max(IDLE, AGAINST_COMPUTE * evidence.mean("compute") / evidence.step)
     return gain > REMOVABLE
@@ -140,6 +148,11 @@ def _leads(evidence: Evidence, finding: Finding) -> bool:
 
 def _gain(finding: Finding) -> float:
     return finding.gain_ratio or 0.0
+
+
+def _notable(finding: Finding) -> float:
+    """Page faults cost little to remove."""
+    return page_faults.NOTABLE if finding.id is FindingKind.PAGE_FAULT_CHURN else NOTABLE
 
 
 def _largest(evidence: Evidence) -> Finding | None:
@@ -163,6 +176,11 @@ def _exposed(evidence: Evidence) -> Finding | None:
 
 def _in_order(evidence: Evidence, verdict: Finding, candidates: Sequence[Finding]) -> tuple[Finding, ...]:
     """The verdict, what makes it doubtful, the others by gain; then each symptom below its cause."""
+    beside = whole_run.beside_steps(evidence)
+    if beside and whole_run.leads(beside[0], verdict):
+        candidates = [*candidates, replace(verdict, basis=None)]
+        verdict, beside = beside[0], beside[1:]
+    candidates = [*candidates, *beside]
     disturbances = disturbed.disturbed(evidence, verdict)
     remaining = _by_gain([*candidates, *disturbances.minor])
     before = [*disturbances.first]

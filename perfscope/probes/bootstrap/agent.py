@@ -17,6 +17,8 @@ _PACKAGE = "_perfscope"
 # What is waited for -> the probe of this room that `arm`s once that module has been imported.
 _FRAMEWORKS = {
     "torch": "torch.probe",
+    "torch.distributed.checkpoint.state_dict_saver": "torch.besides",
+    "safetensors.torch": "torch.besides",
     "tensorflow": "tensorflow.probe",
     "keras": "keras.probe",
     "tf_keras": "keras.probe",

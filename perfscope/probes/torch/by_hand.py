@@ -13,6 +13,7 @@ import weakref
 from typing import Any, Callable, List, Optional, Set, Tuple
 
 from ...vocabulary.notes import NoteKind
+from ..activities import StepReadings
 from ..steps import Step, StepTracker
 from .models import ForwardCalls
 
@@ -32,15 +33,18 @@ _LOOK = 16  # elements of a gradient that are compared
 class ByHand:
     """Follows backward passes, in case that no optimizer ever steps.
 
+    Args:
+        readings: of what the process does, for the steps cut here.
+
     Attributes:
         tracker: cuts steps at the passes; what it emits is kept until `steps` are wanted.
         num_used: sets of gradients that were used up by now.
         accumulates: a pass has added to the gradients of the one before.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, readings: StepReadings) -> None:
         self.steps: List[Step] = []
-        self.tracker = StepTracker(self.steps.append)
+        self.tracker = StepTracker(self.steps.append, readings)
         self.num_used = 0
         self.accumulates = False
         self._parameter: Optional[Callable[[], Any]] = None

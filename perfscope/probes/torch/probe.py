@@ -22,12 +22,13 @@ import weakref
 from typing import Any, Dict, Optional, Set
 
 from ...rundir import layout
+from ..activities import StepReadings
 from ..framework_probe import FrameworkProbe
 from ..own_steps import NAME as MARKED_BY_PROGRAM
 from ..process import Process, current
 from ..recorder import Recorder
 from ..steps import Step, StepTracker
-from . import by_hand
+from . import besides, by_hand
 from . import describe as torch_describe
 from .batches import Batches, is_trial
 from .call_marks import CallMarks
@@ -70,7 +71,7 @@ class TorchProbe(FrameworkProbe):
         process.lend(self)
 
     def start_afresh(self) -> None:
-        self.tracker = StepTracker(self.step_done)
+        self.tracker = StepTracker(self.step_done, StepReadings(self.process.activities))
         super().start_afresh()
         self.batches.reset()
         self._marks = LayerMarks(self.process.counters.marks(self._profiler.mark_type), layout.MARK_LAYER)
@@ -87,7 +88,8 @@ class TorchProbe(FrameworkProbe):
         self.calls = ForwardCalls()  # since the last update, of what may yet prove to be a model
         self._updated = 0  # when an update began last
         self._provisional = False  # a forward pass since the last backward was taken for the model's
-        self.hand: Optional[by_hand.ByHand] = by_hand.ByHand()  # None: an optimizer has stepped
+        # None: an optimizer has stepped
+        self.hand: Optional[by_hand.ByHand] = by_hand.ByHand(StepReadings(self.process.activities))
         self.loading: Set[int] = set()  # threads that are inside a data loader
         self.bound = False  # this probe cuts the steps
 
@@ -112,6 +114,7 @@ class TorchProbe(FrameworkProbe):
         optimizer.register_optimizer_step_post_hook(self._optimizer_post)
         wrap_backward(self, torch)
         wrap_loader(self)
+        besides.wrap_saving(self)
         self.batches.install(torch)
         if torch.distributed.is_available():
             wrap_process_group(self, torch.distributed)
@@ -197,16 +200,6 @@ class TorchProbe(FrameworkProbe):
         self._find_models()
         self.name_layers()
 
-    def add_to_marked_step(self, input_ns: int = 0, optimizer_ns: int = 0) -> None:
-        """The step that the program has marked spent so long on these."""
-        cutter = self.process.cutter
-        if cutter is None or not cutter.on_training_thread:
-            return
-        if input_ns:
-            cutter.add_input(input_ns)
-        if optimizer_ns:
-            cutter.add_optimizer(optimizer_ns)
-
     def _find_models(self) -> None:
         self.models.find(self.calls.outermost())
 
@@ -248,16 +241,16 @@ class TorchProbe(FrameworkProbe):
         now = _clock()
         if not self.torch.is_grad_enabled() or self._modes.is_evaluation(module):
             # A teacher, a target network, or an evaluation: the model is still to come.
-            self._skip()
-            self.batches.loaders.evaluated()
+            besides.inferred(self, now, module)
             return
+        self.process.activities.trains(now)
         if is_trial():
             return
         is_model = self.models.has(module)
         if not (is_model and self.bound and self.models.roots):  # the update shows what it is
             self.calls.add(now, module)
         if not is_model or self._provisional or self.lends:
-            self._skip()
+            self.skip()
             return
         if self.bound:
             self._disarm()
@@ -267,11 +260,12 @@ class TorchProbe(FrameworkProbe):
             self._provisional = True
         self._model_called(now, module, args, source)
 
-    def _skip(self) -> None:
+    def skip(self) -> None:
         """All calls of a long evaluation would cost too much: the rest is left to the next batch."""
         self._skipped += 1
         if self._skipped > MAX_SKIPPED:
             self._disarm()
+            self.process.activities.overlooks()
             self.rearm = True
 
     def _model_called(self, now: int, module: Any, args: tuple, source: Any) -> None:
@@ -295,6 +289,7 @@ class TorchProbe(FrameworkProbe):
         return (self.tracker,) if hand is None else tuple(dict.fromkeys((self.tracker, hand.tracker)))
 
     def backward_begins(self, args: tuple, kwargs: dict) -> None:
+        self.process.activities.trains(_clock())
         if self.lends:
             return
         losses = args[0] if args else kwargs.get("tensors")
@@ -343,6 +338,7 @@ class TorchProbe(FrameworkProbe):
             return None
         try:
             now = _clock()
+            self.process.activities.trains(now)
             if not self.bound:
                 self.bind()
             if self.lends:
@@ -391,7 +387,7 @@ class TorchProbe(FrameworkProbe):
         try:
             now, tracker = _clock(), self.tracker
             if self.lends:
-                self.add_to_marked_step(optimizer_ns=now - self._updated)
+                besides.add_to_marked_step(self.process.cutter, optimizer_ns=now - self._updated)
                 return
             tracker.optimizer_ends(now)
             self.cost_ns += _clock() - now

@@ -8,6 +8,7 @@ import time
 from typing import Any, Callable
 
 from ..frames import around
+from . import besides
 
 _clock = time.monotonic_ns
 
@@ -38,13 +39,11 @@ def wrap_backward(probe: Any, torch: Any) -> None:
 
 def _loaded(probe: Any, began: int, thread: int, loader: int) -> None:
     """A loader has given a batch to `thread`; `loader` is 0 if it has none left."""
-    if probe.lends:
-        probe.add_to_marked_step(input_ns=_clock() - began)
-    elif probe.bound and thread != probe._thread.ident:
+    if probe.bound and thread != probe._thread.ident:
         return
-    else:
-        for tracker in probe.trackers():
-            tracker.add_input(_clock() - began, loader)
+    waited = _clock() - began
+    probe.process.activities.loaded(began, waited)
+    besides.add_input(probe, waited, loader)
     if probe.rearm:
         probe.arm_root()
 
@@ -74,6 +73,23 @@ def wrap_loader(probe: Any) -> None:
         return data
 
     kind.__next__ = __next__
+    _wrap_iterators(probe, sys.modules[kind.__module__].DataLoader)
+
+
+def _wrap_iterators(probe: Any, kind: Any) -> None:
+    """Making a loader's iterator starts its workers, and is waited for like a batch."""
+    original = kind.__iter__
+
+    @around(original)
+    def __iter__(loader: Any) -> Any:
+        began, thread = _clock(), threading.get_ident()
+        try:
+            return original(loader)
+        finally:
+            if thread not in probe.loading:
+                probe.guarded("batch", _loaded, probe, began, thread, 0)
+
+    kind.__iter__ = __iter__
 
 
 def wrap_process_group(probe: Any, dist: Any) -> None:

@@ -46,6 +46,7 @@ def _card(finding: Finding, short: str, *, is_verdict: bool) -> FindingCard:
         ("collective", finding.collective),
     )
     where = " · ".join(f"{word} {visible(value)}" for word, value in locations if value is not None)
+    whole = "training" if finding.of_training else short
     title, detail, action = (visible(text, LONGEST_SENTENCE) for text in finding.text)
     return FindingCard(
         slug=finding.id.value,
@@ -55,7 +56,7 @@ def _card(finding: Finding, short: str, *, is_verdict: bool) -> FindingCard:
         gain="" if finding.gain_ns is None else units.format_ns(finding.gain_ns),
         share=""
         if finding.gain_ratio is None
-        else f"{units.format_ratio(finding.gain_ratio)} of the {short}",
+        else f"{units.format_ratio(finding.gain_ratio)} of the {whole}",
         gain_ratio=finding.gain_ratio,
         where=where,
         is_verdict=is_verdict,

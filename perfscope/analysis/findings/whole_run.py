@@ -1,0 +1,69 @@
+"""What takes time beside the ordinary step: evaluations, checkpoints, garbage collection, long steps."""
+
+from __future__ import annotations
+
+from perfscope.analysis.findings.evidence import Evidence
+from perfscope.analysis.results import Finding
+from perfscope.analysis.whole_run.results import LongSteps, WholeRun
+from perfscope.messages.findings.whole_run import BesideSteps
+from perfscope.vocabulary.findings import FindingKind
+from perfscope.vocabulary.run_parts import RunPart
+
+NOTABLE = 0.05  # of the training's time
+LEADS = 0.1  # from here on it leads the report, if it costs more than what leads otherwise would bring
+UNKNOWN = 0.1  # of the training's time that long steps must take for which no cause is seen ...
+FEWEST = 3  # ... and so many of them
+_KINDS = {
+    RunPart.EVALUATION: FindingKind.EVALUATION,
+    RunPart.ROLLOUT: FindingKind.ROLLOUT,
+    RunPart.INFERENCE: FindingKind.EVALUATION,
+    RunPart.CHECKPOINT: FindingKind.CHECKPOINT,
+    RunPart.GARBAGE_COLLECTION: FindingKind.GARBAGE_COLLECTION,
+    RunPart.INPUT: FindingKind.INPUT_STALLS,
+    RunPart.OTHER: FindingKind.LONG_STEPS,
+}
+
+
+def beside_steps(evidence: Evidence) -> list[Finding]:
+    """Of each part that takes a notable share of the training's time, most first."""
+    whole = evidence.whole_run
+    if whole is None:
+        return []
+    return [
+        _finding(whole, entry, evidence.framework) for entry in whole.long_steps if _is_notable(whole, entry)
+    ]
+
+
+def _is_notable(whole: WholeRun, entry: LongSteps) -> bool:
+    if entry.part is RunPart.OTHER:
+        return entry.ratio >= UNKNOWN and entry.num_steps >= FEWEST
+    return entry.part in _KINDS and entry.ratio >= NOTABLE
+
+
+def _finding(whole: WholeRun, entry: LongSteps, framework: str) -> Finding:
+    facts = BesideSteps(
+        part=entry.part,
+        framework=framework,
+        num_long=entry.num_steps,
+        num_steps=whole.num_steps,
+        every=entry.every,
+        ns=entry.ns,
+        training_ns=whole.training_ns,
+        longest_ns=entry.longest_ns,
+        longest_step=entry.longest_step,
+        usual_step_ns=whole.usual_step_ns,
+    )
+    return Finding(
+        id=_KINDS[entry.part],
+        facts=facts,
+        gain_ns=round(entry.ratio * whole.training_ns / max(1, whole.num_steps)),
+        gain_ratio=entry.ratio,
+        of_training=True,
+    )
+
+
+def leads(finding: Finding, otherwise: Finding) -> bool:
+    """Whether it costs more than what would lead the report could bring: both as shares of the training."""
+    cost = finding.gain_ratio or 0.0
+    ordinary = (1 - cost) * (otherwise.gain_ratio or 0.0)
+    return cost > LEADS and cost > ordinary

@@ -1,0 +1,1 @@
+"""The whole run: what its wall time went to, and what its long steps hold."""

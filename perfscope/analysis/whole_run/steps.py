@@ -1,0 +1,153 @@
+"""What each step of a rank holds: the always-on times, and the rest of it.
+
+The timed parts are taken off the step in the order of `TIMED`; what a later one has beyond what is left is
+not counted, so that the parts and the rest add up to the step. Forward passes without gradients that are in
+more than half of the steps (a teacher, a target network) belong to the ordinary step: only what exceeds their
+median is an evaluation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pyarrow as pa
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from perfscope.analysis.intervals import Int64
+from perfscope.analysis.spans import whole_numbers
+from perfscope.analysis.steps import counted_steps
+from perfscope.vocabulary.run_parts import TIMED, RunPart
+
+LONG = 3  # times the median
+LENGTHS = 1.5  # between the longest short and the shortest long step where steps have two lengths
+FEWEST_LONG = 3
+_COLUMN = {
+    RunPart.CHECKPOINT: "checkpoint_ns",
+    RunPart.GARBAGE_COLLECTION: "gc_ns",
+    RunPart.EVALUATION: "evaluation_ns",
+    RunPart.ROLLOUT: "rollout_ns",
+    RunPart.INFERENCE: "inference_ns",
+    RunPart.INPUT: "input_ns",
+}
+USED = (
+    *("minor_faults", "major_faults", "user_ns", "system_ns"),
+    *("thread_minor_faults", "thread_system_ns"),
+)
+_PASSES = (RunPart.EVALUATION, RunPart.ROLLOUT, RunPart.INFERENCE)
+
+
+class StepParts(Struct, frozen=True, kw_only=True, eq=False):
+    """One rank's steps; arrays of shape (steps,), times in ns."""
+
+    step: Int64
+    starts: Int64
+    durations: Int64
+    is_traced: NDArray[np.bool_]
+    is_usual: NDArray[np.bool_]  # neither warm-up nor traced
+    timed: Mapping[RunPart, Int64]  # of TIMED; with `rest` they add up to `durations`
+    recorded: Mapping[RunPart, int]  # of all steps, as the rank recorded them
+    rest: Int64
+    written: Int64  # bytes; -1 = not recorded
+    runqueue: Int64  # ns that the training thread waited for a CPU; -1 = not recorded
+    used: Mapping[str, Int64]  # columns of schema.STEPS that say what was used, of USED; -1 = not recorded
+
+    @property
+    def usual_ns(self) -> int:
+        """Median rest of the usual steps; of all where there are none."""
+        chosen = self.rest[self.is_usual] if self.is_usual.any() else self.rest
+        return round(float(np.median(chosen))) if len(chosen) else 0
+
+    @property
+    def long_from(self) -> float:
+        """Rest from which on a step is long: LONG times the median, or the longer of two distinct lengths."""
+        limit = LONG * float(self.usual_ns)
+        lengths = np.sort(self.rest[self.is_usual])
+        half = len(lengths) // 2
+        if len(lengths) - half <= FEWEST_LONG or lengths[half] <= 0:
+            return limit
+        ratios = lengths[half + 1 :] / np.maximum(lengths[half:-1], 1)
+        apart = np.flatnonzero(ratios >= LENGTHS)
+        apart = apart[len(ratios) - apart >= FEWEST_LONG]
+        return min(limit, float(lengths[half + 1 + apart[0]])) if len(apart) else limit
+
+
+def step_parts(table: pa.Table, durations: Int64) -> StepParts:
+    """What one rank's steps hold.
+
+    Args:
+        table: schema.STEPS.
+        durations: shape (steps,), ns; RankSteps.reported.
+    """
+    window = whole_numbers(table, "window")
+    usual = counted_steps(window) & (window < 0)
+    rest, timed, recorded = durations.copy(), {}, {}
+    for part in TIMED:
+        times = np.maximum(whole_numbers(table, _COLUMN[part]), 0)
+        recorded[part] = int(times.sum())
+        if part in _PASSES and len(times):
+            times = np.maximum(times - int(np.median(times)), 0)
+        timed[part] = np.minimum(times, rest)
+        rest = rest - timed[part]
+    return StepParts(
+        step=whole_numbers(table, "step"),
+        starts=whole_numbers(table, "start_ns"),
+        durations=durations,
+        is_traced=window >= 0,
+        is_usual=usual,
+        timed=timed,
+        recorded=recorded,
+        rest=rest,
+        written=whole_numbers(table, "written_bytes"),
+        runqueue=whole_numbers(table, "runqueue_ns"),
+        used={name: whole_numbers(table, name) for name in USED},
+    )
+
+
+WRITES = 2**20  # bytes beyond the median from which on a long step is one that writes files
+_WAITS = 0.5  # of the usual step that other ranks must be busy for, to be waited for
+
+
+def divided(parts: StepParts, others_ns: Int64) -> dict[RunPart, Int64]:
+    """Every step's time by part, shape (steps,); for each step they add up to its duration.
+
+    What a warm-up step takes beyond the usual one is warm-up, what a traced one takes is profiling. Of other
+    steps, what they take while other ranks do something else is waiting for them; if they are long, files
+    they write come next, then the thread's waiting for a CPU; the remainder cannot be told.
+
+    Args:
+        parts: of one rank.
+        others_ns: shape (steps,), how much longer than this rank another is busy with what is timed apart.
+    """
+    usual_ns = parts.usual_ns
+    excess = np.maximum(parts.rest - usual_ns, 0)
+    is_warm_up = ~parts.is_usual & ~parts.is_traced
+    is_long = parts.is_usual & (parts.rest >= parts.long_from)
+    result = dict(parts.timed)
+    taken = np.zeros_like(excess)
+
+    def take(part: RunPart, times: Int64) -> None:
+        share = np.minimum(np.maximum(times, 0), excess - taken)
+        result[part] = result.get(part, 0) + share
+        taken[:] += share
+
+    take(RunPart.WARM_UP, np.where(is_warm_up, excess, 0))
+    take(RunPart.OTHER_RANKS, np.where(others_ns > _WAITS * usual_ns, others_ns, 0))
+    take(RunPart.PROFILING, np.where(parts.is_traced, excess, 0))
+    take(RunPart.CHECKPOINT, np.where(is_long & _beyond_median(parts.written, parts, WRITES), excess, 0))
+    waited = parts.runqueue - _median(parts.runqueue, parts)
+    take(RunPart.CPU_WAIT, np.where(is_long & (parts.runqueue >= 0), waited, 0))
+    take(RunPart.OTHER, np.where(is_long, excess, 0))
+    result[RunPart.STEPS] = parts.rest - taken
+    return result
+
+
+def _median(values: Int64, parts: StepParts) -> int:
+    known = values[parts.is_usual & (values >= 0)]
+    return int(np.median(known)) if len(known) else 0
+
+
+def _beyond_median(values: Int64, parts: StepParts, least: int) -> NDArray[np.bool_]:
+    result: NDArray[np.bool_] = (values >= 0) & (values - _median(values, parts) >= least)
+    return result

@@ -1,0 +1,48 @@
+"""Memory that is given back to the kernel and mapped again in every step."""
+
+from __future__ import annotations
+
+from perfscope.messages.findings.texts import FindingFacts, FindingText, Subject
+from perfscope.units import format_bytes, format_count, format_ns, format_ratio
+
+
+class PageFaultChurn(FindingFacts, frozen=True, kw_only=True):
+    """Of the usual step of the mean rank; `cost_ns` is at most what the faults cost."""
+
+    num_faults: float
+    num_bytes: float
+    system_ratio: float  # of the process's CPU time
+    cost_ns: float
+    step_ns: float
+    num_major: float
+    num_after: float | None  # per step after the first window, where that changed them: the rest is of before
+
+    def _changed(self) -> str:
+        if self.num_after is None:
+            return ""
+        return (
+            " These are the steps before the first traced window; after it there are "
+            f"{format_count(round(self.num_after))} page faults per step, because memory that the trace has "
+            "left in the heap changes when the C library gives memory back. Without perfscope the training "
+            "is likely to go on as before the window."
+        )
+
+    def text(self, subject: Subject) -> FindingText:
+        lead = "Bound by page faults" if subject.is_verdict else "Page-fault churn"
+        major = (
+            f" {format_count(round(self.num_major))} of them read from a disk (swapping)."
+            if self.num_major >= 1
+            else ""
+        )
+        return FindingText(
+            f"{lead}: {format_count(round(self.num_faults))} page faults per step cost up to "
+            f"{format_ratio(self.cost_ns / self.step_ns)} of it ({format_ns(self.cost_ns)} of "
+            f"{format_ns(self.step_ns)}).",
+            f"{format_ratio(self.system_ratio)} of the CPU time is spent in the kernel. The C library gives "
+            f"{format_bytes(self.num_bytes)} back to the kernel in every step, which maps and clears the "
+            f"pages again.{major}{self._changed()}",
+            "Keep freed memory in the process: with glibc set MALLOC_MMAP_THRESHOLD_=33554432, "
+            "MALLOC_TRIM_THRESHOLD_=536870912 and MALLOC_TOP_PAD_=67108864 together (one of them alone turns "
+            "off glibc's own adjustment and can make it worse), or preload jemalloc or tcmalloc, which also "
+            "keep tensors beyond 32 MiB.",
+        )

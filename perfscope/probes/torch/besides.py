@@ -1,0 +1,81 @@
+"""What torch's training thread does between updates besides training (activities.py), and how it is seen."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from ..frames import around
+from ..process import current
+
+# Module -> functions that write a checkpoint, or start doing so.
+_SAVING = {
+    "torch": ("save",),
+    "torch.serialization": ("save",),
+    "torch.jit": ("save",),
+    "torch.distributed.checkpoint.state_dict_saver": ("save", "async_save", "save_state_dict"),
+    "safetensors.torch": ("save_file", "save_model"),
+}
+_MARKED = "_perfscope_saves"
+
+
+def arm(name: str) -> None:
+    """The module `name`, which writes checkpoints, has just been imported."""
+    for probe in current().lenders:
+        if probe.name == "torch":
+            wrap_saving(probe)
+
+
+def inferred(probe: Any, now: int, module: Any) -> None:
+    """`module` is called without gradients: a batch that was loaded for it is none of the training's."""
+    taken = probe.process.activities.inferred(now, module)
+    if taken:
+        add_input(probe, -taken, 0)
+    probe.skip()
+    probe.batches.loaders.evaluated()
+
+
+def add_input(probe: Any, duration: int, loader: int) -> None:
+    """The training has waited `duration` ns for a batch; less than 0: some of what was said is none of it."""
+    if probe.lends:
+        add_to_marked_step(probe.process.cutter, input_ns=duration)
+        return
+    for tracker in probe.trackers():
+        tracker.add_input(duration, loader)
+
+
+def add_to_marked_step(cutter: Any, input_ns: int = 0, optimizer_ns: int = 0) -> None:
+    """The step that the program has marked spent so long on these."""
+    if cutter is None or not cutter.on_training_thread:
+        return
+    if input_ns:
+        cutter.add_input(input_ns)
+    if optimizer_ns:
+        cutter.add_optimizer(optimizer_ns)
+
+
+def wrap_saving(probe: Any) -> None:
+    """Time the functions that write checkpoints, of the modules imported by now."""
+    for name, functions in _SAVING.items():
+        module = sys.modules.get(name)
+        for function in functions:
+            original = getattr(module, function, None)
+            if original is not None and not hasattr(original, _MARKED):
+                setattr(module, function, _timed(probe, original))
+
+
+def _timed(probe: Any, original: Any) -> Any:
+    activities = probe.process.activities
+
+    @around(original)
+    def save(*args: Any, **kwargs: Any) -> Any:
+        if not probe.on_training_thread or probe.off:
+            return original(*args, **kwargs)
+        activities.save_begins()
+        try:
+            return original(*args, **kwargs)
+        finally:
+            activities.save_ended()
+
+    setattr(save, _MARKED, True)
+    return save

@@ -1,0 +1,93 @@
+"""Page faults of every step are a finding; what a window changed is not taken for the training's own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from perfscope.analysis.results import Finding, RunAnalysis
+from perfscope.analysis.run import analyze_run
+from perfscope.rundir.reader import RunReader
+from perfscope.vocabulary.findings import FindingKind
+from tests.support.synthetic_run import SyntheticRun
+
+MS = 1_000_000
+STEP = 20 * MS
+
+
+def analyzed(
+    tmp_path: Path,
+    faults: Sequence[int],
+    system: Sequence[int],
+    window: Sequence[int] | None = None,
+    **meta: str,
+) -> RunAnalysis:
+    run, count = SyntheticRun(tmp_path / "run"), len(faults)
+    run.rank(0, **{"device": "cpu", **meta})
+    run.steps(
+        0,
+        [STEP] * count,
+        window=[-1] * count if window is None else window,
+        minor_faults=faults,
+        major_faults=[0] * count,
+        user_ns=[STEP - value for value in system],
+        system_ns=system,
+        thread_minor_faults=faults,
+        thread_system_ns=system,
+        runqueue_ns=[0] * count,
+    )
+    return analyze_run(RunReader(run.path))
+
+
+def churn(analysis: RunAnalysis) -> Finding | None:
+    return next((found for found in analysis.findings if found.id is FindingKind.PAGE_FAULT_CHURN), None)
+
+
+def test_faults_of_every_step_cost_what_the_kernel_took_for_them(tmp_path: Path) -> None:
+    analysis = analyzed(tmp_path, [3_000] * 40, [5 * MS] * 40)
+    finding = churn(analysis)
+    assert finding is not None and finding.gain_ratio == pytest.approx(0.25)
+    assert "3,000 page faults per step" in finding.text.title and "25.0 %" in finding.text.title
+    assert "MALLOC_TRIM_THRESHOLD_" in finding.text.action and "jemalloc" in finding.text.action
+    (faults,) = analysis.page_faults
+    assert (faults.minor_faults, faults.system_ns, faults.changed_by_windows) == (3_000, 5 * MS, None)
+
+
+def test_system_time_for_other_reasons_is_not_laid_to_page_faults(tmp_path: Path) -> None:
+    analysis = analyzed(tmp_path, [300] * 40, [5 * MS] * 40)
+    assert analysis.page_faults[0].cost_ratio == pytest.approx(300 * 4_000 / STEP)
+
+
+@pytest.mark.parametrize(("faults", "system"), [(10, 5 * MS), (3_000, MS // 4)])
+def test_few_or_cheap_faults_are_no_finding(tmp_path: Path, faults: int, system: int) -> None:
+    assert churn(analyzed(tmp_path, [faults] * 40, [system] * 40)) is None
+
+
+def test_a_rank_on_a_gpu_has_no_such_finding(tmp_path: Path) -> None:
+    assert churn(analyzed(tmp_path, [3_000] * 40, [5 * MS] * 40, device="cuda")) is None
+
+
+def test_what_a_window_changed_is_said_and_steps_before_it_are_judged(tmp_path: Path) -> None:
+    window = [-1] * 3 + [0] * 2 + [-1] * 35
+    faults = [9_000, 3_100, 2_900, *[4_000] * 2, *[20] * 35]
+    analysis = analyzed(tmp_path, faults, [5 * MS] * 5 + [0] * 35, window)
+    (of_rank,) = analysis.page_faults
+    assert of_rank.changed_by_windows and (of_rank.before_windows, of_rank.after_windows) == (3_000, 20)
+    finding = churn(analysis)
+    assert finding is not None and "the steps before the first traced window" in finding.text.detail
+    assert analysis.findings[0] is not finding
+
+
+def test_a_warm_up_that_maps_memory_is_no_change_by_the_window(tmp_path: Path) -> None:
+    window = [-1] * 3 + [0] * 2 + [-1] * 35
+    analysis = analyzed(tmp_path, [9_000, 5_000, 1_000, 500, 400, *[20] * 35], [0] * 40, window)
+    assert analysis.page_faults[0].changed_by_windows is False and churn(analysis) is None
+
+
+def test_alike_before_and_after(tmp_path: Path) -> None:
+    window = [-1] * 3 + [0] * 2 + [-1] * 35
+    analysis = analyzed(tmp_path, [3_000 + number % 7 * 50 for number in range(40)], [5 * MS] * 40, window)
+    assert analysis.page_faults[0].changed_by_windows is False
+    assert analysis.page_faults[0].minor_faults == pytest.approx(3_150, abs=30)

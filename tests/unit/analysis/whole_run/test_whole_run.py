@@ -1,0 +1,153 @@
+"""The account of a run's wall time adds up, and what is in long steps is found."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from perfscope.analysis.results import RunAnalysis
+from perfscope.analysis.run import analyze_run
+from perfscope.rundir.reader import RunReader
+from perfscope.vocabulary.causes import Cause
+from perfscope.vocabulary.figures import Figure
+from perfscope.vocabulary.findings import FindingKind
+from perfscope.vocabulary.run_parts import RunPart
+from tests.support.synthetic_run import SyntheticRun
+
+MS = 1_000_000
+S = 1_000 * MS
+OFFSET = 1_780_000_000 * S  # of the wall clock against the ranks' monotonic clock
+FIRST = MS  # SyntheticRun.steps begins there
+
+
+def record(run: SyntheticRun, rank: int, durations: Sequence[int], **columns: Sequence[int | None]) -> None:
+    """A rank that started 2 s before its first step and ended 1 s after its last."""
+    last = FIRST + sum(durations)
+    total = {name: sum(value or 0 for value in values) for name, values in columns.items()}
+    life = {"started_ns": FIRST - 2 * S, "ended_ns": last + S, "total": total}
+    anchors = [[FIRST, FIRST + OFFSET], [last, last + OFFSET]]
+    run.rank(rank, anchors=anchors, life=life, world_size=1, samples={"from": "loader"})
+    run.steps(rank, durations, samples=[8] * len(durations), **columns)
+
+
+def analyzed(tmp_path: Path, training_ns: int, ranks: Sequence[dict[str, Sequence[int]]]) -> RunAnalysis:
+    """A command that began 3 s before the first step and ended 2 s after the last."""
+    start, end = FIRST - 3 * S + OFFSET, FIRST + training_ns + 2 * S + OFFSET
+    run = SyntheticRun(
+        tmp_path / "run", start_unix_ns=start, end_unix_ns=end, exit={"code": 0}, world_size=len(ranks)
+    )
+    for number, columns in enumerate(ranks):
+        record(run, number, columns.pop("durations"), **columns)
+    return analyze_run(RunReader(run.path))
+
+
+def parts(analysis: RunAnalysis, rank: int | None = None) -> dict[RunPart, int]:
+    whole = analysis.whole_run
+    assert whole is not None
+    entries = whole.parts if rank is None else whole.ranks[rank].parts
+    assert sum(entry.ns for entry in entries) == whole.wall_ns
+    return {entry.part: entry.ns for entry in entries}
+
+
+def every(period: int, long: int, usual: int, count: int) -> list[int]:
+    return [long if number % period == period - 1 else usual for number in range(count)]
+
+
+def test_evaluations_are_told_from_the_steps_and_lead_the_report(tmp_path: Path) -> None:
+    durations = every(20, 500 * MS, 10 * MS, 200)
+    evaluation = every(20, 490 * MS, 0, 200)
+    analysis = analyzed(tmp_path, sum(durations), [{"durations": durations, "evaluation_ns": evaluation}])
+    assert parts(analysis) == {
+        RunPart.LAUNCH: S,
+        RunPart.START_UP: 2 * S,
+        RunPart.STEPS: 2 * S,
+        RunPart.EVALUATION: 4_900 * MS,
+        RunPart.SHUTDOWN: 2 * S,
+    }
+    whole = analysis.whole_run
+    assert whole is not None
+    (entry,) = whole.long_steps
+    assert (entry.part, entry.num_steps, entry.every) == (RunPart.EVALUATION, 10, 20)
+    assert entry.ratio == pytest.approx(4.9 / 6.9)
+    first = analysis.findings[0]
+    assert first.id is FindingKind.EVALUATION and first.of_training
+    assert "71.0 % of the training time" in first.text.title and "every 20 steps" in first.text.title
+    assert whole.samples_per_s == pytest.approx(8 * 200 / 11.9)
+    assert whole.training_samples_per_s == pytest.approx(8 * 200 / 6.9)
+    assert analysis.throughput_samples_per_s == pytest.approx(800)
+
+
+def test_long_steps_that_write_files_are_checkpoints_and_others_cannot_be_told(tmp_path: Path) -> None:
+    durations = every(10, 110 * MS, 10 * MS, 100)
+    writing = analyzed(
+        tmp_path / "a",
+        sum(durations),
+        [{"durations": durations, "written_bytes": every(10, 50 * 2**20, 4096, 100)}],
+    )
+    assert parts(writing)[RunPart.CHECKPOINT] == 10 * 100 * MS
+    assert writing.findings[0].id is FindingKind.CHECKPOINT
+    unknown = analyzed(
+        tmp_path / "b", sum(durations), [{"durations": durations, "written_bytes": [4096] * 100}]
+    )
+    assert parts(unknown)[RunPart.OTHER] == 10 * 100 * MS
+    assert unknown.findings[0].id is FindingKind.LONG_STEPS
+
+
+def test_steps_of_two_lengths_are_seen_below_three_times_the_median(tmp_path: Path) -> None:
+    jitter = [number % 5 * MS // 10 for number in range(120)]
+    durations = [length + more for length, more in zip(every(4, 20 * MS, 10 * MS, 120), jitter, strict=True)]
+    analysis = analyzed(tmp_path, sum(durations), [{"durations": durations}])
+    whole = analysis.whole_run
+    assert whole is not None
+    (entry,) = whole.long_steps
+    assert (entry.part, entry.num_steps, entry.every) == (RunPart.OTHER, 30, 4)
+
+
+def test_one_stall_and_scattered_lengths_are_no_second_length(tmp_path: Path) -> None:
+    durations = [10 * MS + number * number % 97 * MS // 20 for number in range(120)]
+    durations[60] = 25 * MS
+    analysis = analyzed(tmp_path, sum(durations), [{"durations": durations}])
+    assert analysis.whole_run is not None and analysis.whole_run.long_steps == ()
+
+
+def test_what_waits_for_a_rank_that_writes_waits_for_other_ranks(tmp_path: Path) -> None:
+    durations = every(10, 110 * MS, 10 * MS, 100)
+    ranks: list[dict[str, Sequence[int]]] = [
+        {"durations": durations, "checkpoint_ns": every(10, 100 * MS, 0, 100)},
+        {"durations": durations},
+    ]
+    analysis = analyzed(tmp_path, sum(durations), ranks)
+    assert parts(analysis, 0)[RunPart.CHECKPOINT] == 1_000 * MS
+    assert parts(analysis, 1)[RunPart.OTHER_RANKS] == 1_000 * MS
+    assert parts(analysis)[RunPart.STEPS] == 1_000 * MS
+    assert [finding.id for finding in analysis.findings if finding.of_training] == [FindingKind.CHECKPOINT]
+
+
+def test_forward_passes_without_gradients_in_every_step_are_part_of_it(tmp_path: Path) -> None:
+    durations = [10 * MS] * 40
+    analysis = analyzed(
+        tmp_path, sum(durations), [{"durations": durations, "evaluation_ns": [3 * MS + n for n in range(40)]}]
+    )
+    assert parts(analysis).get(RunPart.EVALUATION, 0) < 1000
+    assert not any(finding.of_training for finding in analysis.findings)
+
+
+def test_a_rank_that_was_killed_has_time_that_cannot_be_told(tmp_path: Path) -> None:
+    durations = [10 * MS] * 40
+    run = SyntheticRun(
+        tmp_path / "run", start_unix_ns=OFFSET, end_unix_ns=OFFSET + 2 * S, exit={"signal": 9}, world_size=1
+    )
+    run.rank(0, anchors=[[FIRST, FIRST + OFFSET]], finished=False, world_size=1)
+    run.steps(0, durations)
+    found = parts(analyze_run(RunReader(run.path)))
+    assert found[RunPart.OTHER] == 2 * S - FIRST - 400 * MS
+
+
+def test_a_run_without_an_end_has_no_account(tmp_path: Path) -> None:
+    run = SyntheticRun(tmp_path / "run", start_unix_ns=OFFSET, status="running")
+    record(run, 0, [10 * MS] * 10)
+    analysis = analyze_run(RunReader(run.path))
+    assert analysis.whole_run is None
+    assert (Figure.WHOLE_RUN, Cause.NOT_CLOSED) in {(gap.figure, gap.cause) for gap in analysis.missing}
