@@ -130,6 +130,7 @@ class CallLabels:
 
 
 def _of_calls(label: _Label, calls: Sequence[LabeledCall], rank: int) -> _Label:
+    label = label._replace(axis=calls[0].cell.group.axis or label.axis)
     names = [row_name(call.cell, rank, label.axis or "") for call in calls]
     layers = [name.name for name in names if name.reason is None]
     if layers:

@@ -22,6 +22,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 from msgspec import Struct, field
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from perfscope.analysis import intervals as iv
@@ -174,6 +175,7 @@ class RankComm(Struct):
         served = served_layers(table, spans)
         calls = _calls(table, spans, act, steps, in_steps, rows, group_of, layer, recorded, served)
         calls = calls.at(np.flatnonzero((calls.exposed > 0) | (calls.hidden > 0) | (calls.step >= 0)))
+        groups, calls = _with_axes(groups, calls, served)
         self._note_uses(calls, groups, layers, has_units=_has_units(table))
         for row in np.flatnonzero(calls.served >= 0).tolist():
             self._add_shared(calls, row, groups, served.shares[int(calls.served[row])])
@@ -370,6 +372,20 @@ def _groups(
         size = max(int(sizes[group_of.ravel() == index].max()), len(ranks), 0)
         groups.append(CommGroup(name, ranks, size))
     return groups, group_of.ravel().astype(np.int64)
+
+
+def _with_axes(
+    groups: Sequence[CommGroup], calls: _Calls, served: ServedLayers
+) -> tuple[list[CommGroup], _Calls]:
+    """Calls of an axis that the program says have a group of their own."""
+    result, group = [*groups], calls.group.copy()
+    said = np.array([bool(axis) for axis in (*served.axes, "")])[calls.served]
+    for of_group, index in np.unique(np.stack((group, calls.served), axis=1)[said], axis=0).tolist():
+        named = groups[of_group]._replace(axis=served.axes[index])
+        if named not in result:
+            result.append(named)
+        group[(calls.group == of_group) & (calls.served == index)] = result.index(named)
+    return result, replace(calls, group=group)
 
 
 def _calls(

@@ -188,11 +188,12 @@ class _AxisFacts:
             collectives: summed over the windows.
             calls: (group, collective) -> calls per mean step and rank.
         """
-        axis_of = {
-            (group.name, collective): axis
-            for axis, kinds in self._kinds.items()
-            for group, collective in kinds
-        }
+        axes_of: dict[tuple[str, str], set[str]] = defaultdict(set)
+        for axis, kinds in self._kinds.items():
+            for group, name in kinds:
+                axes_of[group.name, name].add(axis)
+        # Matched calls of a kind that serves several axes are not known by axis.
+        axis_of = {kind: next(iter(axes)) for kind, axes in axes_of.items() if len(axes) == 1}
         times: dict[str, _Times] = defaultdict(_Times)
         for collective in collectives:
             kind = collective.group, collective.collective
@@ -200,7 +201,8 @@ class _AxisFacts:
                 times[axis_of[kind]].add(collective, calls.get(kind, 0.0))
         all_calls: dict[str, float] = defaultdict(float)
         for kind, num_calls in calls.items():
-            all_calls[axis_of[kind]] += num_calls
+            for axis in axes_of[kind]:
+                all_calls[axis] += num_calls
         self._times = {
             axis: of_axis
             for axis, of_axis in times.items()

@@ -1,10 +1,10 @@
 """Along which axis of the device mesh the calls of each process group communicate.
 
-In order of trust: the groups that a bench scheme lists; the name or description that DeviceMesh, Megatron-LM
-or the program gives a group; the calls that are made on it; the pattern of its ranks. The last two are
-inferred. A call is of the axis that its kind has on the group, because one group may serve two: DLRM reduces
-gradients and exchanges rows of embeddings over the same ranks, and the first is data parallelism, the second
-is not.
+In order of trust: what the program says of its calls; the groups that a bench scheme lists; the name or
+description that DeviceMesh, Megatron-LM or the program gives a group; the calls that are made on it; the
+pattern of its ranks. The last two are inferred. A call is of the axis that its kind has on the group, because
+one group may serve two: DLRM reduces gradients and exchanges rows of embeddings over the same ranks, and the
+first is data parallelism, the second is not.
 
 - Sends and receives outside of layers are a pipeline. Inside attention they are ring attention.
 - An all-to-all in a layer is expert parallelism, in attention sequence parallelism (Ulysses). One whose layer
@@ -63,11 +63,15 @@ AxisOfCalls: TypeAlias = Mapping[tuple[str, str], str]  # (collective, group) ->
 
 
 class CommGroup(NamedTuple):
-    """A process group; `members` () and `size` 0: not known."""
+    """A process group, as far as one axis uses it if the program says which one (`axis`).
+
+    `members` () and `size` 0: not known.
+    """
 
     name: str
     members: tuple[int, ...]
     size: int
+    axis: str = ""
 
 
 class GroupAxis(NamedTuple):
@@ -137,6 +141,8 @@ class GroupAxes:
         return self._axes[key]
 
     def _find(self, group: CommGroup, collective: str) -> GroupAxis:
+        if group.axis:
+            return GroupAxis(group.axis)
         use = self._uses.get(group, GroupUse())
         description = self._descriptions.get(group.name, "")
         named = self._of_scheme(group, use, collective) or _named(description) or _named(group.name)

@@ -16,7 +16,7 @@ from msgspec import Struct
 from perfscope.analysis.intervals import Int64
 from perfscope.analysis.spans import Spans, words
 from perfscope.rundir import layout
-from perfscope.rundir.served_layers import decoded
+from perfscope.rundir.served_layers import axis_of, decoded
 
 
 class ServedLayers(Struct, frozen=True, eq=False):
@@ -24,8 +24,9 @@ class ServedLayers(Struct, frozen=True, eq=False):
 
     Attributes:
         start, end, lane: of each mark, shape (n,).
-        index: into `shares`, shape (n,).
+        index: into the two below, shape (n,).
         shares: layer -> bytes.
+        axes: of the mesh; "" = the mark names none.
     """
 
     start: Int64
@@ -33,6 +34,7 @@ class ServedLayers(Struct, frozen=True, eq=False):
     lane: Int64
     index: Int64
     shares: Sequence[Mapping[str, int]]
+    axes: Sequence[str]
 
     def of(self, launch: Int64, start: Int64, lane: Int64) -> Int64:
         """Which of the shares each call has, shape (calls,); -1 = none.
@@ -60,13 +62,14 @@ def served_layers(table: pa.Table, spans: Spans) -> ServedLayers:
         spans: the same rows.
     """
     name, names = words(table, "name")
+    said = [text.removeprefix(layout.MARK_SERVES) for text in names]
     shares = [
-        decoded(text[len(layout.MARK_SERVES) :]) if text.startswith(layout.MARK_SERVES) else {}
-        for text in names
+        decoded(text) if len(text) < len(whole) else {} for text, whole in zip(said, names, strict=True)
     ]
+    axes = [axis_of(text) if layers else "" for text, layers in zip(said, shares, strict=True)]
     says = np.array([*map(bool, shares), False])
     rows = np.flatnonzero((spans.device < 0) & says[name])
     rows = rows[np.argsort(spans.start[rows], kind="stable")]
     return ServedLayers(
-        spans.start[rows], spans.end[rows], spans.lane[rows], name[rows].astype(np.int64), shares
+        spans.start[rows], spans.end[rows], spans.lane[rows], name[rows].astype(np.int64), shares, axes
     )

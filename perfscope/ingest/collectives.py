@@ -201,11 +201,13 @@ def _sized_by_shapes(name: str, collective: Collective, args: Args) -> Collectiv
 _OUTPUT_AND_INPUT = frozenset(
     f"c10d::{name}" for name in ("_allgather_base_", "_reduce_scatter_base_", "alltoall_base_")
 )
+# With a list of outputs and a list of inputs; functional collectives call them with one of each.
+_COALESCED = ("allgather_into_tensor_coalesced_", "reduce_scatter_tensor_coalesced_")
 # Which argument of an operator holds what gloo's span will show as its input.
 _INPUT = {
     **{f"c10d::{name}": 0 for name in ("allreduce_", "allreduce_coalesced_", "broadcast_", "reduce_")},
     **{f"c10d::{name}": 1 for name in ("_allgather_base_", "allgather_", "_reduce_scatter_base_")},
-    "c10d::alltoall_base_": 1,
+    **{f"c10d::{name}": 1 for name in ("alltoall_base_", *_COALESCED)},
 }
 
 

@@ -44,7 +44,7 @@ _SEEN_AS = {"reduce_scatter": "all_reduce"}  # gloo adds up, and each rank takes
 _ONE_SPAN = frozenset(
     {"allreduce_", "allreduce_coalesced_", "broadcast_", "reduce_", "allgather_", "_allgather_base_"}
     | {"allgather_coalesced_", "gather_", "scatter_", "alltoall_", "alltoall_base_", "barrier"}
-    | {"_reduce_scatter_base_"}
+    | {"_reduce_scatter_base_", "allgather_into_tensor_coalesced_", "reduce_scatter_tensor_coalesced_"}
 )
 _SPAN_PER_RANK = "reduce_scatter_"
 _OF_REDUCERS = "c10d::allreduce_"

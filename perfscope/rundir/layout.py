@@ -73,7 +73,7 @@ MARK_STAGE = "perfscope.stage:"
 MARK_ROWS = "perfscope.rows:"  # + number of rows that the all-to-all after it sends
 MARK_GROUP = "perfscope.group:"  # + name of a process group, + MARK_PEER + global rank of the other end
 MARK_PEER = ":peer="
-MARK_SERVES = "perfscope.serves:"  # + layers whose tensors the calls inside carry (rundir.served_layers)
+MARK_SERVES = "perfscope.serves:"  # + axis, layers whose tensors calls inside carry (rundir.served_layers)
 TRACE_REDUCERS = "perfscope.reducer_groups"  # key of a trace: groups of DistributedDataParallel's reducers
 MARK_SOURCE = "perfscope.source:"  # + rank within its group of the sender of a receive from any source
 

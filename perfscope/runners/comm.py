@@ -20,6 +20,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Any, NamedTuple
+from urllib.parse import quote_plus
 
 import torch
 import torch.distributed as dist
@@ -185,7 +186,8 @@ class Group:
         if not torch.autograd._profiler_enabled():
             return nullcontext()
         layers = self.carrying(tensor).layers
-        return torch.profiler.record_function(layout.MARK_SERVES + layers) if layers else nullcontext()
+        text = f"{layout.MARK_SERVES}{quote_plus(self.axis)}?{layers}"
+        return torch.profiler.record_function(text) if layers else nullcontext()
 
 
 def name_groups(model: nn.Module) -> None:

@@ -41,10 +41,11 @@ class Net(nn.Module):  # type: ignore[misc]
         return result
 
 
-def fit(model: nn.Module, *, batch: int = 32, optimizer: Any = None) -> None:
-    optimizer = optimizer or torch.optim.SGD(model.parameters(), 0.001)
+def fit(model: nn.Module, *shape: int) -> None:
+    """Trains on inputs of a shape, (32, WIDTH) if none is given."""
+    optimizer = torch.optim.SGD(model.parameters(), 0.001)
     for _ in range(STEPS):
-        model(torch.randn(batch, WIDTH)).square().mean().backward()
+        model(torch.randn(*(shape or (32, WIDTH)))).square().mean().backward()
         optimizer.step()
         optimizer.zero_grad()
 
@@ -75,19 +76,90 @@ def fsdp1() -> None:
     fit(FullyShardedDataParallel(Net(), auto_wrap_policy=policy, device_id=torch.device("cpu")))
 
 
-def divided(model: nn.Module, mesh: Any, *, sequence: bool = False) -> nn.Module:
-    from torch.distributed.tensor import Shard
+def divided(model: nn.Module, mesh: Any) -> nn.Module:
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
-    up = ColwiseParallel(input_layouts=Shard(0)) if sequence else ColwiseParallel()
-    down = RowwiseParallel(output_layouts=Shard(0)) if sequence else RowwiseParallel()
     for block in model.blocks:
-        parallelize_module(block, mesh, {"up": up, "down": down})
+        parallelize_module(block, mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})
     return model
 
 
 def tensor_parallel() -> None:
     fit(divided(Net(), mesh_of(tp=2)))
+
+
+class NormedBlock(Block):
+    """(sequences, part of the positions, WIDTH) to the same."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(WIDTH, elementwise_affine=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = x + self.down(torch.relu(self.up(self.norm(x))))
+        return result
+
+
+def sequence_parallel() -> None:
+    from torch.distributed.tensor import Shard
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        RowwiseParallel,
+        SequenceParallel,
+        parallelize_module,
+    )
+
+    mesh, model = mesh_of(tp=2), nn.Sequential(NormedBlock(), NormedBlock())
+    for block in model:
+        up, down = ColwiseParallel(input_layouts=Shard(1)), RowwiseParallel(output_layouts=Shard(1))
+        parallelize_module(block, mesh, {"norm": SequenceParallel(), "up": up, "down": down})
+    fit(model, 4, 8, WIDTH)
+
+
+def loss_parallel() -> None:
+    from torch.distributed.tensor import Shard
+    from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
+    from torch.distributed.tensor.parallel import loss_parallel as divided_loss
+
+    model = Net()
+    layout = ColwiseParallel(output_layouts=Shard(-1), use_local_output=False)
+    parallelize_module(model, mesh_of(tp=2), {"head": layout})
+    loss_of, optimizer = nn.CrossEntropyLoss(), torch.optim.SGD(model.parameters(), 0.001)
+    for _ in range(STEPS):
+        with divided_loss():
+            loss_of(model(torch.randn(32, WIDTH)), torch.randint(WIDTH, (32,))).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def fsdp2_nested() -> None:
+    """Units in units; the outer one has what the inner ones leave."""
+    from torch.distributed.fsdp import fully_shard
+
+    mesh, model = mesh_of(fsdp=dist.get_world_size()), Net()
+    for block in model.blocks:
+        fully_shard(block.down, mesh=mesh)
+        fully_shard(block, mesh=mesh)
+    fit(fully_shard(model, mesh=mesh, reshard_after_forward=False))
+
+
+def from_a_thread() -> None:
+    """A helper thread averages gradients, packed, after each backward pass."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), 0.001)
+
+    def average() -> None:
+        for value in model.parameters():
+            dist.all_reduce(value.grad)
+
+    with ThreadPoolExecutor(1) as helper:
+        for _ in range(STEPS):
+            model(torch.randn(32, WIDTH)).square().mean().backward()
+            helper.submit(average).result()
+            optimizer.step()
+            optimizer.zero_grad()
 
 
 def fsdp2_tensor() -> None:
@@ -100,17 +172,27 @@ def fsdp2_tensor() -> None:
     fit(fully_shard(model, mesh=mesh["fsdp"]))
 
 
-def pipeline(schedule: str, *, replicas: int = 1) -> None:
+def pipeline(schedule: str, *, replicas: int = 1, rounds: int = 1) -> None:
+    """`rounds`: stages of each rank."""
     from torch.distributed import pipelining
 
     mesh = mesh_of(dp=replicas, pp=dist.get_world_size() // replicas)
-    rank, size = mesh["pp"].get_local_rank(), mesh["pp"].size()
-    part: nn.Module = nn.Sequential(Block(), Block())
+    rank, size, group = mesh["pp"].get_local_rank(), mesh["pp"].size(), mesh["pp"].get_group()
+    parts: list[nn.Module] = [nn.Sequential(Block(), Block()) for _ in range(rounds)]
     if replicas > 1:
-        part = nn.parallel.DistributedDataParallel(part, process_group=mesh["dp"].get_group())
-    stage = pipelining.PipelineStage(part, rank, size, torch.device("cpu"), group=mesh["pp"].get_group())
-    run = getattr(pipelining, schedule)(stage, n_microbatches=4, loss_fn=lambda y, t: (y - t).square().mean())
-    optimizer = torch.optim.SGD(part.parameters(), 0.001)
+        parts = [
+            nn.parallel.DistributedDataParallel(part, process_group=mesh["dp"].get_group()) for part in parts
+        ]
+    cpu = torch.device("cpu")
+    stages = [
+        pipelining.PipelineStage(part, rank + number * size, rounds * size, cpu, group=group)
+        for number, part in enumerate(parts)
+    ]
+    kind = getattr(pipelining, schedule)
+    run = kind(
+        stages if rounds > 1 else stages[0], n_microbatches=4, loss_fn=lambda y, t: (y - t).square().mean()
+    )
+    optimizer = torch.optim.SGD([value for part in parts for value in part.parameters()], 0.001)
     for _ in range(STEPS):
         first = (torch.randn(32, WIDTH),) if rank == 0 else ()
         last = {"target": torch.randn(32, WIDTH), "losses": []} if rank == size - 1 else {}
@@ -205,25 +287,44 @@ def compiled() -> None:
 LINEAR = {"stem", "head", *(f"blocks.{i}.{name}" for i in (0, 1) for name in ("up", "down"))}
 DIVIDED = {layer for layer in LINEAR if layer.startswith("blocks")}
 UNITS = {"Net", "blocks.0", "blocks.1"}
+
+
+def boundaries(num_stages: int) -> set[str]:
+    """Of a pipeline, in both directions."""
+    pairs = [(stage, stage + 1) for stage in range(num_stages - 1)]
+    return {f"stage {a} → {b}" for pair in pairs for a, b in (pair, pair[::-1])}
+
+
 # name -> (ranks, what trains, axis -> layers that communicate along it)
 PROGRAMS: dict[str, tuple[int, Callable[[], None], dict[str, set[str]]]] = {
     "ddp": (2, ddp, {"dp": LINEAR}),
     "ddp_buckets": (2, lambda: ddp(bucket_cap_mb=0.05), {"dp": LINEAR}),
     "ddp_static": (2, lambda: ddp(static_graph=True), {"dp": LINEAR}),
     "ddp_unused": (2, lambda: ddp(find_unused_parameters=True, bucket_cap_mb=0.05), {"dp": LINEAR}),
+    "ddp_static_unused": (
+        2,
+        lambda: ddp(static_graph=True, find_unused_parameters=True, bucket_cap_mb=0.05),
+        {"dp": LINEAR},
+    ),
     "fsdp1": (2, fsdp1, {"fsdp": UNITS}),
     "fsdp2": (2, fsdp2, {"fsdp": UNITS}),
     "fsdp2_kept": (2, lambda: fsdp2(reshard=False), {"fsdp": UNITS}),
     "hsdp": (4, lambda: fsdp2(hybrid=True), {"fsdp": UNITS, "dp_replicate": UNITS}),
+    "fsdp2_nested": (2, fsdp2_nested, {"fsdp": UNITS | {"blocks.0.down", "blocks.1.down"}}),
     "tp": (2, tensor_parallel, {"tp": DIVIDED}),
+    "sp": (2, sequence_parallel, {"tp": {f"{i}.{name}" for i in (0, 1) for name in ("up", "down")}}),
+    "loss_parallel": (2, loss_parallel, {"tp": {"head", "CrossEntropyLoss"}}),
     "fsdp2_tp": (4, fsdp2_tensor, {"fsdp": UNITS, "tp": DIVIDED}),
-    "gpipe": (2, lambda: pipeline("ScheduleGPipe"), {"pp": {"stage 0 → 1", "stage 1 → 0"}}),
-    "1f1b": (2, lambda: pipeline("Schedule1F1B"), {"pp": {"stage 0 → 1", "stage 1 → 0"}}),
+    "gpipe": (2, lambda: pipeline("ScheduleGPipe"), {"pp": boundaries(2)}),
+    "1f1b": (2, lambda: pipeline("Schedule1F1B"), {"pp": boundaries(2)}),
+    "1f1b_4": (4, lambda: pipeline("Schedule1F1B"), {"pp": boundaries(4)}),
+    "interleaved": (2, lambda: pipeline("ScheduleInterleaved1F1B", rounds=2), {"pp": boundaries(4)}),
+    "interleaved_3": (3, lambda: pipeline("ScheduleInterleaved1F1B", rounds=2), {"pp": boundaries(6)}),
     "pp_dp": (
         4,
         lambda: pipeline("Schedule1F1B", replicas=2),
         {
-            "pp": {"stage 0 → 1", "stage 1 → 0"},
+            "pp": boundaries(2),
             "dp": {f"{i}.{name}" for i in (0, 1) for name in ("up", "down")},
         },
     ),
@@ -231,6 +332,7 @@ PROGRAMS: dict[str, tuple[int, Callable[[], None], dict[str, set[str]]]] = {
     "by_hand": (2, by_hand, {"tp": {"blocks.2"}}),
     "checkpointed": (2, checkpointed, {"tp": {"blocks.1.inner.1"}}),
     "compiled": (2, compiled, {"dp": LINEAR}),
+    "thread": (2, from_a_thread, {"dp": LINEAR}),
 }
 
 if __name__ == "__main__":

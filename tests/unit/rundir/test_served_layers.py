@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfscope.rundir.served_layers import decoded, encoded
+from perfscope.rundir.served_layers import axis_of, decoded, encoded
 
 
 @given(st.dictionaries(st.text(st.characters(codec="utf-8")), st.integers(1, 10**18 - 1), max_size=5))
@@ -23,6 +23,12 @@ def test_text_has_nothing_that_trace_files_change() -> None:
 )
 def test_other_text_says_nothing(text: str) -> None:
     assert decoded(text) == {}
+
+
+def test_an_axis_may_stand_in_front() -> None:
+    text = "dp%3F?a=1&b=3"
+    assert decoded(text) == {"a": 1, "b": 3}
+    assert (axis_of(text), axis_of("a=1")) == ("dp?", "")
 
 
 def test_a_layer_without_bytes_has_no_part() -> None:
