@@ -134,6 +134,9 @@ def _of_calls(label: _Label, calls: Sequence[LabeledCall], rank: int) -> _Label:
     names = [row_name(call.cell, rank, label.axis or "") for call in calls]
     layers = [name.name for name in names if name.reason is None]
     if layers:
+        boundary = calls[0].cell.boundary
+        if boundary is not None:
+            layers = [f"{layers[0]}, microbatch {boundary.microbatch}"]
         return label._replace(layer=_BETWEEN.join(layers), reason=None)
     reason = names[0].reason
     return label._replace(reason=reason.value if reason is not None else None)

@@ -32,7 +32,7 @@ from perfscope.analysis.comm_record import payload
 from perfscope.analysis.group_axes import EXCHANGES, NAMELESS, CommGroup, GroupUse
 from perfscope.analysis.intervals import Int64
 from perfscope.analysis.recorded_buckets import RecordedBuckets, recorded_buckets
-from perfscope.analysis.served_layers import ServedLayers, served_layers
+from perfscope.analysis.served_layers import Boundary, ServedLayers, served_layers
 from perfscope.analysis.spans import (
     COMM,
     FORWARD,
@@ -67,6 +67,7 @@ class CommCell(NamedTuple):
         layer: None = of no layer, for `reason`.
         peer: the other end of a send or receive outside of layers, a global rank; -1 = not known, or none.
         sends: such a call is a send.
+        boundary: that a message crosses, where a mark says it.
     """
 
     group: CommGroup
@@ -75,6 +76,7 @@ class CommCell(NamedTuple):
     reason: Unattributed | None = None
     peer: int = -1
     sends: bool = False
+    boundary: Boundary | None = None
 
 
 class CommSums(Struct):
@@ -178,7 +180,13 @@ class RankComm(Struct):
         groups, calls = _with_axes(groups, calls, served)
         self._note_uses(calls, groups, layers, has_units=_has_units(table))
         for row in np.flatnonzero(calls.served >= 0).tolist():
-            self._add_shared(calls, row, groups, served.shares[int(calls.served[row])])
+            mark = int(calls.served[row])
+            boundary = served.boundaries[mark]
+            if boundary is None:
+                self._add_shared(calls, row, groups, served.shares[mark])
+            else:
+                kind = groups[int(calls.group[row])], str(calls.collective[row])
+                self._take(CommCell(*kind, None, boundary=boundary), _values(calls, row), int(calls.row[row]))
         calls = calls.at(np.flatnonzero(calls.served < 0))
         self._add_layers(calls.at(np.flatnonzero(calls.layer >= 0)), groups, layers)
         outside = calls.at(np.flatnonzero(calls.layer < 0))

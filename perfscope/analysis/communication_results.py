@@ -251,6 +251,8 @@ def row_name(cell: CommCell, rank: int, axis: str) -> RowName:
     """
     if cell.layer is not None:
         return RowName(cell.layer)
+    if cell.boundary is not None:
+        return RowName(f"stage {cell.boundary.sender} → {cell.boundary.receiver}")
     members = cell.group.members
     if axis == Axis.PP and rank in members and cell.peer in members:
         stages = members.index(rank), members.index(cell.peer)

@@ -1,13 +1,16 @@
 """What programs say themselves of their calls of communication: which layers' tensors these carry.
 
 A program that packs tensors of several layers into one buffer can run the call inside a mark
-(`layout.MARK_SERVES`); the schemes of `perfscope bench` do. A call belongs to the mark that was open when it
+(`layout.MARK_SERVES`); the schemes of `perfscope bench` do. The probe marks messages between
+pipeline stages likewise (`layout.MARK_BOUNDARY`). A call belongs to the mark that was open when it
 was asked for. Where marks of several threads were, it is not known which one that is.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -18,15 +21,26 @@ from perfscope.analysis.spans import Spans, words
 from perfscope.rundir import layout
 from perfscope.rundir.served_layers import axis_of, decoded
 
+_INDEX = re.compile(r"[0-9]{1,9}")
+
+
+class Boundary(NamedTuple):
+    """Between two stages of a pipeline."""
+
+    sender: int
+    receiver: int
+    microbatch: int
+
 
 class ServedLayers(Struct, frozen=True, eq=False):
     """The marks of one window, in order of start.
 
     Attributes:
         start, end, lane: of each mark, shape (n,).
-        index: into the two below, shape (n,).
+        index: into those below, shape (n,).
         shares: layer -> bytes.
         axes: of the mesh; "" = the mark names none.
+        boundaries: of messages; None = the mark is of layers.
     """
 
     start: Int64
@@ -35,6 +49,7 @@ class ServedLayers(Struct, frozen=True, eq=False):
     index: Int64
     shares: Sequence[Mapping[str, int]]
     axes: Sequence[str]
+    boundaries: Sequence[Boundary | None]
 
     def of(self, launch: Int64, start: Int64, lane: Int64) -> Int64:
         """Which of the shares each call has, shape (calls,); -1 = none.
@@ -67,9 +82,23 @@ def served_layers(table: pa.Table, spans: Spans) -> ServedLayers:
         decoded(text) if len(text) < len(whole) else {} for text, whole in zip(said, names, strict=True)
     ]
     axes = [axis_of(text) if layers else "" for text, layers in zip(said, shares, strict=True)]
-    says = np.array([*map(bool, shares), False])
+    boundaries = [_boundary(text) for text in names]
+    says = np.array([*(bool(one or other) for one, other in zip(shares, boundaries, strict=True)), False])
     rows = np.flatnonzero((spans.device < 0) & says[name])
     rows = rows[np.argsort(spans.start[rows], kind="stable")]
     return ServedLayers(
-        spans.start[rows], spans.end[rows], spans.lane[rows], name[rows].astype(np.int64), shares, axes
+        spans.start[rows],
+        spans.end[rows],
+        spans.lane[rows],
+        name[rows].astype(np.int64),
+        shares,
+        axes,
+        boundaries,
     )
+
+
+def _boundary(text: str) -> Boundary | None:
+    numbers = text.removeprefix(layout.MARK_BOUNDARY).split()
+    if not text.startswith(layout.MARK_BOUNDARY) or len(numbers) != len(Boundary._fields):
+        return None
+    return Boundary(*map(int, numbers)) if all(map(_INDEX.fullmatch, numbers)) else None

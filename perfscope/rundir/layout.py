@@ -70,6 +70,7 @@ MARK_CLOSURE = "perfscope.closure"  # forward and backward that an optimizer's s
 # + work of a pipeline as torch writes it: stage, F (forward), B (backward), I (gradients of inputs only) or
 # W (of weights only), microbatch: `0F3`
 MARK_STAGE = "perfscope.stage:"
+MARK_BOUNDARY = "perfscope.boundary:"  # + stage that sends, that receives, microbatch: `1 2 3`
 MARK_ROWS = "perfscope.rows:"  # + number of rows that the all-to-all after it sends
 MARK_GROUP = "perfscope.group:"  # + name of a process group, + MARK_PEER + global rank of the other end
 MARK_PEER = ":peer="

@@ -45,7 +45,7 @@ class CallMarks:
         self._units.install()
 
     def remove(self) -> None:
-        """Everything as it was before."""
-        self._groups.remove()
-        self._stages.remove()
+        """Everything as it was before: those that wrapped others' wraps first."""
         self._units.remove()
+        self._stages.remove()
+        self._groups.remove()

@@ -64,5 +64,23 @@ def test_marks_of_two_threads_at_once_do_not_say_whose_a_call_is() -> None:
     assert found(served, *calls) == [None, {"a": 1}, None, {"b": 1}]
 
 
+def test_messages_between_stages_are_marked_with_both_and_the_microbatch() -> None:
+    served = marks(
+        (MAIN, 100, 10, "perfscope.boundary:1 2 3"),
+        (MAIN, 200, 10, "perfscope.boundary:1 2"),
+        (MAIN, 300, 10, "perfscope.boundary:1 2 -3"),
+    )
+    calls = [np.array(values, np.int64) for values in ((NONE,) * 3, (105, 205, 305), (MAIN,) * 3)]
+    index = served.of(*calls)
+    assert served.boundaries[index[0]] == (1, 2, 3) and served.shares[index[0]] == {}
+    assert index.tolist()[1:] == [NONE, NONE]
+
+
+def test_the_axis_of_a_mark() -> None:
+    served = marks((MAIN, 100, 50, "perfscope.serves:dp?a=3"))
+    (index,) = served.of(*(np.array([value], np.int64) for value in (120, 300, BACKEND)))
+    assert (served.axes[index], served.shares[index]) == ("dp", {"a": 3})
+
+
 def test_a_window_without_marks_has_none() -> None:
     assert found(marks((MAIN, 100, 50, "perfscope.serves:")), (120, 130, MAIN)) == [None]
