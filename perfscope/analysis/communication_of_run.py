@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from perfscope.analysis.communication_results import Link, axes_of, rank_communication, run_communication
 from perfscope.analysis.group_axes import AxisOfCalls, CommGroup, GroupAxes, GroupAxis
 from perfscope.analysis.machine.results import WireBytes
+from perfscope.analysis.machine.topology import Topology
 from perfscope.analysis.rank_facts import world_size
 from perfscope.analysis.ranks import RankFiles
 from perfscope.analysis.results import CollectiveResult, CommGroupResult, Communication
@@ -36,7 +37,7 @@ def with_communication(
         world_size(source.run, source.rank_records),
     )
     groups = {group: use.collectives for group, use in comm.uses.items()}
-    links = _links(source.run.scheme, groups, axes, ranks)
+    links = _links(source, groups, axes, ranks)
     exposed = {
         result.rank: result.breakdown_ns.exposed_comm
         for result in ranks.results
@@ -78,7 +79,7 @@ def _results(groups: Mapping[CommGroup, Collection[str]], axes: GroupAxes) -> tu
 
 
 def _links(
-    scheme: SchemeRecord | None,
+    source: RunSource,
     groups: Mapping[CommGroup, Collection[str]],
     axes: GroupAxes,
     ranks: RankFiles,
@@ -87,18 +88,38 @@ def _links(
 
     Of an axis with groups of several kinds the kind that reaches furthest counts.
     """
+    scheme = source.run.scheme
     predicted = _predicted_links(scheme) if scheme is not None else {}
     has_devices = any(result.device_ns is not None for result in ranks.results)
+    devices = _Devices(source) if has_devices else None
     links: dict[str, Link] = {}
     for group, collectives in groups.items():
         members = group.members or (tuple(ranks.hosts) if group.size == len(ranks.hosts) else ())
-        link = _link_of({ranks.hosts.get(rank, "") for rank in members}, has_devices=has_devices)
+        link = _link_of({ranks.hosts.get(rank, "") for rank in members}, members, devices)
         for axis in {axes.of(group, collective).name for collective in collectives}:
             links[axis] = max(link, links.get(axis, link), key=_REACH.index)
     return links | {axis: Link(link) for axis, link in predicted.items()}
 
 
-def _link_of(hosts: Collection[str], *, has_devices: bool) -> Link:
+class _Devices:
+    """The GPUs of the ranks, and what topology.json says is between them."""
+
+    def __init__(self, source: RunSource) -> None:
+        self._source = source
+        self._topologies: dict[str, Topology] = {}
+
+    def link(self, host: str, members: Sequence[int]) -> LinkClass | None:
+        """Between the GPUs of these ranks of a host; None if that is not known."""
+        if host not in self._topologies:
+            self._topologies[host] = Topology.of(self._source.topology(host))
+        topology, environment = self._topologies[host], self._source.run.environment
+        records = self._source.rank_records
+        gpus = [topology.gpu_of(records[rank].device, environment) for rank in members if rank in records]
+        found = {gpu.id: gpu for gpu in gpus if gpu is not None}
+        return topology.link_between(found.values()) if len(found) == len(members) else None
+
+
+def _link_of(hosts: Collection[str], members: Sequence[int], devices: _Devices | None) -> Link:
     """Of a group whose ranks are on these hosts; "" = a host is not known."""
     if not hosts:
         return Link(None, NoLink.NO_MEMBERS)
@@ -106,11 +127,15 @@ def _link_of(hosts: Collection[str], *, has_devices: bool) -> Link:
         return Link(None, NoLink.NO_HOSTS)
     if len(hosts) > 1:
         return Link(None, NoLink.BETWEEN_HOSTS)
-    return Link(None, NoLink.BETWEEN_DEVICES) if has_devices else Link(LinkClass.LOOPBACK)
+    if devices is None:
+        return Link(LinkClass.LOOPBACK)
+    link = devices.link(next(iter(hosts)), members)
+    return Link(None, NoLink.BETWEEN_DEVICES) if link is None else Link(link)
 
 
 _REACH = (
-    *(Link(LinkClass.LOOPBACK), Link(None, NoLink.BETWEEN_DEVICES), Link(None, NoLink.BETWEEN_HOSTS)),
+    *(Link(LinkClass.LOOPBACK), Link(LinkClass.GPU_LINK), Link(LinkClass.PCIE)),
+    *(Link(None, NoLink.BETWEEN_DEVICES), Link(None, NoLink.BETWEEN_HOSTS)),
     *(Link(None, NoLink.NO_HOSTS), Link(None, NoLink.NO_MEMBERS)),
 )
 

@@ -25,7 +25,7 @@ class NoLink(str, Enum):
 
     NO_MEMBERS = "no_members"  # the trace does not list the group's ranks
     NO_HOSTS = "no_hosts"  # the host of a rank is not known
-    BETWEEN_DEVICES = "between_devices"  # of one host: over its bus or direct links, that is not recorded
+    BETWEEN_DEVICES = "between_devices"  # of one host: no topology with both is recorded, or pairs differ
     BETWEEN_HOSTS = "between_hosts"  # over an interface that is not recorded
 
     __str__ = str.__str__

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from perfscope.analysis.intervals import Int64
 from perfscope.analysis.machine.counters import Rates, rates
-from perfscope.analysis.machine.topology import Topology
+from perfscope.analysis.machine.topology import Topology, visible_index
 from perfscope.analysis.source import RunSource
 from perfscope.analysis.steps import RankSteps
 from perfscope.messages import machine as texts
@@ -42,11 +42,7 @@ class HostRank(Struct, frozen=True, kw_only=True, eq=False):
     @property
     def gpu(self) -> int | None:
         """Index of its GPU among those it sees."""
-        word = self.device.split(" ", 1)[0]
-        index = word.partition(":")[2]
-        if not word.startswith("cuda"):
-            return None
-        return int(index) if index.isdecimal() else 0
+        return visible_index(self.device)
 
 
 class Host(Struct, kw_only=True, eq=False):

@@ -59,6 +59,7 @@ def _placed(
     if not shares:
         shares, source = _of_the_job(host)
     near = set(cpu_nodes)
+    gpu = host.topology.gpu_of(rank.device, environment)
     policy = str(value.get("policy") or "")
     return RankPlacement(
         rank=rank.rank,
@@ -70,7 +71,7 @@ def _placed(
         local_ratio=sum(share for node, share in shares.items() if node in near) if shares and near else None,
         policy=policy,
         source=source,
-        device_node=_device_node(host, rank, environment),
+        device_node=gpu.node if gpu is not None else None,
         note=_meant(host, policy),
     )
 
@@ -130,22 +131,6 @@ def _of_the_job(host: Host) -> tuple[dict[int, float], str]:
     if not total:
         return {}, ""
     return {node: value / total for node, value in sorted(by_node.items())}, texts.MEMORY_OF_THE_JOB
-
-
-def _device_node(host: Host, rank: HostRank, environment: Mapping[str, str]) -> int | None:
-    """NUMA node of the rank's GPU; through CUDA_VISIBLE_DEVICES and its like where they list indices."""
-    index, gpus = rank.gpu, host.topology.vendor_gpus(rank.device)
-    if index is None or not gpus:
-        return None
-    for stage in reversed(gpus[0].visibility):  # the last stage numbers what the ones before left
-        texts = [text for name in stage if isinstance(text := environment.get(name), str) and text.strip()]
-        if texts:
-            parts = [part.strip() for part in texts[0].split(",")]
-            if index >= len(parts) or not parts[index].isdecimal():
-                return None
-            index = int(parts[index])
-    numbers = {gpu.index - gpus[0].index: gpu for gpu in gpus}
-    return numbers[index].node if index in numbers else None
 
 
 def bound_nodes(policy: str) -> tuple[int, ...]:

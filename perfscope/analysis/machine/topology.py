@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from itertools import combinations
 
 from msgspec import Struct
 
@@ -25,6 +26,7 @@ class Node(Struct, frozen=True, kw_only=True):
 
 
 class Gpu(Struct, frozen=True, kw_only=True):
+    id: str
     index: int
     name: str
     node: int | None
@@ -58,6 +60,7 @@ class Topology(Struct, frozen=True, kw_only=True):
     gpus: Mapping[int, Gpu] = {}
     nics: Mapping[str, Port] = {}
     ports: Mapping[str, Port] = {}
+    pairs: Mapping[frozenset[str], str] = {}  # two devices -> class of the link between them
     last_cache_bytes: int | None = None  # all last-level caches together
 
     @classmethod
@@ -75,6 +78,7 @@ class Topology(Struct, frozen=True, kw_only=True):
             gpus={gpu.index: gpu for gpu in (_gpu(row, links) for row in topology.gpus)},
             nics={record.name: record for record in map(_nic, topology.nics)},
             ports={record.name: record for record in map(_port, topology.fabric_ports)},
+            pairs={frozenset((row.a, row.b)): row.link_class for row in topology.links},
             last_cache_bytes=_last_cache(topology.caches),
         )
 
@@ -96,6 +100,31 @@ class Topology(Struct, frozen=True, kw_only=True):
         chosen = vendors if len(vendors) == 1 else named
         return [gpu for gpu in ordered if chosen and gpu.vendor == chosen[0]]
 
+    def gpu_of(self, device: str, environment: Mapping[str, str]) -> Gpu | None:
+        """The GPU of a rank; None if it has none, or if it is not known which one.
+
+        Args:
+            device: of the rank, ``cuda:0 AMD Instinct MI300X``.
+            environment: of the rank: CUDA_VISIBLE_DEVICES and its like are followed where they list indices.
+        """
+        index, gpus = visible_index(device), self.vendor_gpus(device)
+        if index is None or not gpus:
+            return None
+        for stage in reversed(gpus[0].visibility):  # the last stage numbers what the ones before left
+            text = next((environment[name] for name in stage if environment.get(name, "").strip()), "")
+            if text:
+                parts = [part.strip() for part in text.split(",")]
+                if index >= len(parts) or not parts[index].isdecimal():
+                    return None
+                index = int(parts[index])
+        return {gpu.index - gpus[0].index: gpu for gpu in gpus}.get(index)
+
+    def link_between(self, gpus: Collection[Gpu]) -> LinkClass | None:
+        """The class of the links between GPUs; None if it is not known, or not the same for all pairs."""
+        classes = {self.pairs.get(frozenset((one.id, other.id)), "") for one, other in combinations(gpus, 2)}
+        known = {LinkClass.PCIE.value, LinkClass.GPU_LINK.value}
+        return LinkClass(classes.pop()) if len(classes) == 1 and classes <= known else None
+
     def nodes_of(self, cpus: Iterable[int]) -> tuple[int, ...]:
         """NUMA nodes that these CPUs belong to."""
         wanted = set(cpus)
@@ -104,6 +133,15 @@ class Topology(Struct, frozen=True, kw_only=True):
     def nodes_of_package(self, package: int) -> tuple[int, ...]:
         """NUMA nodes of a socket."""
         return tuple(sorted(node.number for node in self.nodes.values() if node.package == package))
+
+
+def visible_index(device: str) -> int | None:
+    """Index of a rank's GPU among those it sees: 1 of ``cuda:1 NVIDIA H100``; None of a CPU."""
+    word = device.split(" ", 1)[0]
+    index = word.partition(":")[2]
+    if not word.startswith("cuda"):
+        return None
+    return int(index) if index.isdecimal() else 0
 
 
 def _node(row: NodeRow) -> Node:
@@ -120,6 +158,7 @@ def _node(row: NodeRow) -> Node:
 def _gpu(row: GpuRow, links: Mapping[str, float]) -> Gpu:
     index = -1 if row.index is None else row.index
     return Gpu(
+        id=row.id or f"gpu:{index}",
         index=index,
         name=row.name or f"GPU {index}",
         node=_real_node(row.numa_node),

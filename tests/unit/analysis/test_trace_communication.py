@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -258,6 +259,39 @@ def test_links_are_known_as_far_as_the_files_tell(
     assert known is not None
     [axis] = known.by_axis
     assert (axis.link_class, axis.no_link, axis.ports) == (LinkClass.FABRIC, None, ("mlx5_0/1",))
+
+
+PAIR_OF_GPUS = [{"index": index, "vendor": "NVIDIA", "name": "NVIDIA H100"} for index in (0, 1)]
+
+
+@pytest.mark.parametrize(
+    ("links", "link", "reason"),
+    [
+        ([{"a": "gpu:0", "b": "gpu:1", "class": "gpu_link"}], LinkClass.GPU_LINK, None),
+        ([{"a": "gpu:1", "b": "gpu:0", "class": "pcie"}], LinkClass.PCIE, None),
+        ([], None, NoLink.BETWEEN_DEVICES),
+        ([{"a": "gpu:0", "b": "gpu:1", "class": "bridge"}], None, NoLink.BETWEEN_DEVICES),
+    ],
+)
+def test_the_topology_tells_what_is_between_the_devices_of_a_host(
+    tmp_path: Path, links: list[Json], link: LinkClass | None, reason: NoLink | None
+) -> None:
+    events = [*forward([]), *device_call("_allgather_base_", 100, 20, out=2048, given=1024)]
+    for rank in (0, 1):
+        info = {"rank": rank, "world_size": 2, "pg_config": [{"pg_name": "0", "ranks": [0, 1]}]}
+        (tmp_path / f"rank-{rank}.json").write_bytes(document(events, distributedInfo=info, host_name="a"))
+    import_traces(sorted(tmp_path.glob("*.json")), tmp_path / "run", jobs=1)
+    for rank in (0, 1):
+        path = tmp_path / "run" / "ranks" / str(rank) / "rank.json"
+        record = {**json.loads(path.read_text()), "device": f"cuda:{rank} NVIDIA H100"}
+        del record["checksum"]
+        path.write_text(json.dumps(record))
+    (tmp_path / "run" / "hosts" / "a").mkdir(parents=True, exist_ok=True)
+    topology = {"gpus": PAIR_OF_GPUS, "links": links}
+    (tmp_path / "run" / "hosts" / "a" / "topology.json").write_text(json.dumps(topology))
+    communication = analyze_run(RunReader(tmp_path / "run")).communication
+    assert communication is not None
+    assert {(entry.link_class, entry.no_link) for entry in communication.by_axis} == {(link, reason)}
 
 
 def test_the_links_of_a_group_of_unknown_ranks_are_not_known(tmp_path: Path) -> None:
