@@ -209,7 +209,8 @@ def test_every_call_has_the_layer_axis_and_bytes_of_the_scheme(
         assert result.breakdown_ns is not None
         check_communication(result.communication, result.breakdown_ns.exposed_comm)
         rows += check_rank(case, result, in_steps=scheme not in (*_OVERLAPPED, *_ASYNCHRONOUS))
-    check_messages(rows)
+    if scheme not in _ASYNCHRONOUS:
+        check_messages(rows)
 
 
 def model_for(scheme: str, ranks: int) -> Sequence[str]:

@@ -136,7 +136,7 @@ class Topology(Struct, frozen=True, kw_only=True):
 
 
 def visible_index(device: str) -> int | None:
-    """Index of a rank's GPU among those it sees: 1 of ``cuda:1 NVIDIA H100``; None of a CPU."""
+    """Index of a rank's GPU among those it sees: 1 of ``cuda:1 <name>``; None of a CPU."""
     word = device.split(" ", 1)[0]
     index = word.partition(":")[2]
     if not word.startswith("cuda"):
