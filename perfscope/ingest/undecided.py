@@ -24,6 +24,7 @@ _DEVICE_LABELS = {
     "process_labels": re.compile(r"(?!CPU)[A-Z][A-Za-z]{1,11}[ :#_-]{0,2}(\d{1,4})"),
     "process_name": re.compile(r"(?:/device:|/)?(?!CPU|HOST|RANK|NODE)[A-Z]{2,5}[ :#_-]{0,2}(\d{1,4})"),
 }
+_LARGEST = 1 << 62  # nonsense in a damaged file may be larger
 _LAUNCHED = 0.5  # share of a lane's spans that runtime calls must have launched
 
 
@@ -94,7 +95,9 @@ class Undecided:
         ok &= dur_ok & (dur >= 0) & (start >= 0)
         self.dropped += int(np.count_nonzero(~ok))
         names = [self._names.setdefault(event.name, len(self._names)) for event in spans]
-        rows = np.stack((start, dur, [event.args.correlation for event in spans], names), axis=1)
+        numbers = [event.args.correlation for event in spans]
+        correlations = [number if -1 <= number < _LARGEST else -1 for number in numbers]
+        rows = np.stack((start, dur, correlations, names), axis=1).astype(np.int64)
         lanes: dict[tuple[int | str, int | str], list[int]] = {}
         for index in np.flatnonzero(ok).tolist():
             lanes.setdefault((spans[index].pid, spans[index].tid), []).append(index)

@@ -165,7 +165,7 @@ def class_of_layer(layer: str, types: Mapping[str, str]) -> str | None:
 
 
 def _by_layer_class(side: SideSums, total: int, types: Mapping[str, str]) -> tuple[LayerClassTime, ...]:
-    if not any(side.layers):
+    if not any(class_of_layer(layer, types) for layer in side.layers if layer):
         return ()
     groups: dict[str | None, list[tuple[str, LayerSums]]] = defaultdict(list)
     for layer, sums in side.layers.items():
