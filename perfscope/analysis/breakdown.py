@@ -108,6 +108,8 @@ def analyzed_steps(spans: Spans, facts: WindowFacts) -> tuple[StepSpan, ...]:
         return facts.steps
     step = facts.steps[0].step if facts.steps else -1
     start, end = int(spans.start[rows].min()), int(spans.end[rows].max())
+    if facts.ends_early and facts.steps:
+        end = max(start, min(end, facts.steps[-1].end_ns))
     return (StepSpan(step=step, start_ns=start, end_ns=end),)
 
 

@@ -165,6 +165,8 @@ def why_no_window(source: RunSource, ranks: Sequence[RankResult]) -> NoWindow:
     if any(summary.lacks_device for summary in source.summaries()):
         ends_early = any(summary.ends_early for summary in source.summaries())
         return NoWindow(cause=Cause.NO_DEVICE_EVENTS, ends_early=ends_early)
+    if any(summary.steps_cut and not summary.steps for summary in source.summaries()):
+        return NoWindow(cause=Cause.FILE_ENDS_EARLY, ends_early=True)
     if source.summaries():
         return NoWindow(cause=Cause.NO_USABLE_WINDOW)
     if any(source.windows(rank) for rank in source.ranks):

@@ -176,6 +176,8 @@ def _read_windows(
             lanes = facts.lanes_with("main", "autograd", "executor")
             traces.kernels.add(table, spans_of(table), nothing, facts.rank, lanes, lacks_device=True)
             continue
+        if facts.ends_early and not facts.steps:
+            continue  # `missing_reasons.steps_left_out` has it
         num_unmarked += facts.whole_file or not facts.steps
         members = {**groups, **facts.groups}  # as in call_labels
         traces.comm.add(table, facts.rank, facts.window, members)

@@ -306,6 +306,11 @@ def launches(name: str) -> bool:
     return bool(_LAUNCH_CALL.search(name)) or not _IDLE_CALL.search(name)
 
 
+def launches_kernels(name: str) -> bool:
+    """Whether a runtime call always puts kernels on a device."""
+    return bool(re.search("Launch|Enqueue", name))
+
+
 def is_traced_call(name: str) -> bool:
     """Whether a runtime call becomes a row: one that launches, copies, waits or allocates."""
     return bool(_TRACED_CALL.search(name))

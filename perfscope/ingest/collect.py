@@ -41,6 +41,33 @@ def _device_use(code: int, text: str) -> int:
     return _USES_COLLECTIVE if code == DeviceClass.COMM else _USES_NOTHING
 
 
+class Listing(Struct):
+    """In which order a file lists spans of one sort: until when it surely holds them all, if it ends early.
+
+    Attributes:
+        earliest: start so far.
+        reached: the latest start so far.
+        disorder: how much earlier than that a later one started at most, ns.
+    """
+
+    earliest: int = _LONG.max
+    reached: int = -1
+    disorder: int = 0
+
+    def add(self, starts: npt.NDArray[np.int64]) -> None:
+        """The next spans of the file, in its order."""
+        if len(starts):
+            self.earliest = min(self.earliest, int(starts.min()))
+            reached = np.maximum.accumulate(np.append(self.reached, starts))
+            self.disorder = max(self.disorder, int((reached[1:] - starts).max()))
+            self.reached = int(reached[-1])
+
+    @property
+    def whole_until(self) -> int:
+        """What is lost started later, if the rest of the file is listed as it was so far."""
+        return self.reached - self.disorder if self.reached >= 0 else _LONG.max
+
+
 class FileFacts(Struct):
     """What is known of a file once all its events were met."""
 
@@ -58,6 +85,10 @@ class FileFacts(Struct):
     num_launches: int = 0
     num_profiler_ranges: int = 0  # with counters of a device
     last_listed_ns: int = _LONG.min  # start of the last span in the order of the file
+    device_listing: Listing = field(default_factory=Listing)
+    launch_listing: Listing = field(default_factory=Listing)
+    launches: list[npt.NDArray[np.int64]] = []  # (n, 3): start, correlation id, whether it launches kernels
+    device_ids: list[npt.NDArray[np.int64]] = []  # correlation ids of device work
     dropped: int = 0  # events with no usable time
     seen: int = 0  # events that became a row, or were dropped; B and E are one
 
@@ -92,11 +123,11 @@ class EventCollector:
         self._flush_rows = flush_rows
         self._launching = _Answers(classify.launches)
         self._traced = _Answers(classify.is_traced_call)
+        self._launches_kernels = _Answers(classify.launches_kernels)
         self._runtime = _Answers(classify.is_runtime)
         self._on_device = _Answers(classify.is_device)
         self._undecided = Undecided()
         self._device_numbers = DeviceNumbers()
-        self._launch_ids: list[npt.NDArray[np.int64]] = []
         self._are_calls: list[bool] = []  # per host word
         self._cost_numbers: dict[tuple[int, bytes], int] = {}
         self._collective_numbers: dict[Collective, int] = {}
@@ -136,7 +167,7 @@ class EventCollector:
         self.facts.dropped += sum(len(stack) for stack in self._open.values())
         self._flush_launches()
         if self._undecided:
-            launches = np.concatenate([np.zeros(0, np.int64), *self._launch_ids])
+            launches = np.concatenate([np.zeros((0, 3), np.int64), *self.facts.launches])[:, 1]
             for lane in self._undecided.decided(launches, self._device_numbers):
                 self._take(lane)
         self.facts.dropped += self._undecided.dropped
@@ -357,7 +388,10 @@ class EventCollector:
         rows = rows[ok]
         columns.clear()
         self.facts.num_launches += len(rows)
-        self._launch_ids.append(rows["correlation"].copy())
+        self.facts.launch_listing.add(rows["start"])
+        texts, is_kernel = self.host_words.texts, self._launches_kernels
+        of_kernels = [is_kernel[texts[name]] for name in rows["name"].tolist()]
+        self.facts.launches.append(np.stack((rows["start"], rows["correlation"], of_kernels), axis=1))
         self._spill.add(LAUNCH_ROWS, rows)
 
     def _flush_device(self) -> None:
@@ -374,6 +408,10 @@ class EventCollector:
         codes = np.array(self.device_words.codes)[rows["name"]]
         self.facts.num_device += int(np.count_nonzero(codes != DeviceClass.ANNOTATION))
         self.facts.device_codes = self._counted(self.facts.device_codes, rows["lane"], codes)
+        work = rows[codes != DeviceClass.ANNOTATION]
+        if len(work):
+            self.facts.device_listing.add(work["start"])
+            self.facts.device_ids.append(work["correlation"].copy())
         self._spill.add(DEVICE_ROWS, rows)
 
     def _timed(self, rows: Rows, columns: dict[str, list[Any]]) -> Rows:

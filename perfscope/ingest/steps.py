@@ -14,6 +14,8 @@ from perfscope.ingest.string_table import Lanes
 from perfscope.vocabulary.steps import StepSource
 
 OUTSIDE = -1
+_AS_OTHERS = 0.8  # of the launches of the step with most; files may list later steps first
+_WITH_WORK = 0.98  # of a step's launches of kernels; in files that are whole, all of them have their work
 _SOURCES = (
     (HostClass.STEP, StepSource.PERFSCOPE),
     (HostClass.PROFILER_STEP, StepSource.PROFILER),
@@ -42,7 +44,6 @@ class Steps:
 
     def __init__(self, facts: FileFacts, texts: Sequence[str], codes: Sequence[int]) -> None:
         self.source = StepSource.WHOLE_FILE
-        self._first_ns = facts.first_ns
         self.spans: list[tuple[int, int, int]] = []
         for code, source in _SOURCES:
             marks = [mark for mark in facts.steps if codes[mark[2]] == code]
@@ -64,33 +65,58 @@ class Steps:
 
     def of(self, starts: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
         """The step each moment is in; `OUTSIDE` for none."""
-        if not len(self._starts):
-            return np.full(len(starts), OUTSIDE, np.int32)
-        index = np.searchsorted(self._starts, starts, side="right") - 1
-        inside = (index >= 0) & (starts < self._ends[index])
-        return np.where(inside, self._numbers[index], np.int32(OUTSIDE))
+        index = self.places(starts)
+        if not len(self._numbers):
+            return index.astype(np.int32)
+        return np.where(index >= 0, self._numbers[index], np.int32(OUTSIDE))
 
-    def cut(self, until: int) -> int:
-        """Leaves out steps that end later, or the rest of a file without marks.
+    def cut(
+        self, since: int, until: int, launched: npt.NDArray[np.int64], has_work: npt.NDArray[np.bool_]
+    ) -> int:
+        """Leaves out steps that a file which ends early does not hold whole.
+
+        Those are steps that end later than what was listed last, and steps of which launches, or their
+        work on the device, are missing. Without marks the rest of the file is left out.
+
+        Args:
+            since: start of the first work of a device; the maximum: there is none.
+            until: start of what was listed last.
+            launched: start of each call that launches kernels, shape (n,).
+            has_work: whether what it launched is in the file, likewise.
 
         Returns:
             How many steps that are.
         """
-        whole = [span for span in self.spans if span[2] <= until]
-        cut = len(self.spans) - len(whole)
-        if not whole and self.spans:
-            self.source = StepSource.WHOLE_FILE
-            whole = [(0, self._first_ns, until)] if self._first_ns < until else []
-        self.spans = whole
+        if self.source is StepSource.WHOLE_FILE:
+            self.spans = [(step, start, min(end, until)) for step, start, end in self.spans if start < until]
+            self._index()
+            return 0
+        index = self.places(launched)
+        inside = index >= 0
+        num = np.bincount(index[inside], minlength=len(self.spans))
+        found = np.bincount(index[inside], has_work[inside], len(self.spans))
+        whole = (found >= _WITH_WORK * num) & (num >= _AS_OTHERS * num.max(initial=0))
+        if since < np.iinfo(np.int64).max:  # work that earlier steps launched runs in later ones
+            whole[1:] &= self._starts[1:] >= since
+        kept = [span for span, ok in zip(self.spans, whole.tolist(), strict=True) if ok and span[2] <= until]
+        cut = len(self.spans) - len(kept)
+        self.spans = kept
         self._index()
         return cut
+
+    def places(self, starts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Index in `spans` of the step each moment is in; -1 for none."""
+        if not len(self._starts):
+            return np.full(len(starts), -1, np.int64)
+        index = np.searchsorted(self._starts, starts, side="right") - 1
+        inside = (index >= 0) & (starts < self._ends[index])
+        return np.where(inside, index, -1)
 
     @property
     def first_ns(self) -> int:
         """Start of the first marked step; the smallest integer where nothing is marked."""
-        return (
-            int(self._starts[0]) if self.source is not StepSource.WHOLE_FILE else int(np.iinfo(np.int64).min)
-        )
+        is_marked = self.source is not StepSource.WHOLE_FILE and len(self._starts)
+        return int(self._starts[0]) if is_marked else int(np.iinfo(np.int64).min)
 
 
 def _spans(marks: list[tuple[int, int, int, int]], texts: Sequence[str]) -> list[tuple[int, int, int]]:

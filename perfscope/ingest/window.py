@@ -85,7 +85,8 @@ class _Window:
         marked = bool(self._facts.host_codes[:, HostClass.LAYER].any())
         self._use_modules = not marked and bool(self._facts.host_codes[:, HostClass.MODULE].any())
         self._steps = Steps(self._facts, strings.texts, strings.codes)
-        self._steps_cut = self._steps.cut(self._facts.last_listed_ns) if counts.ends_early else 0
+        self._is_marked = self._steps.source is not StepSource.WHOLE_FILE
+        self._steps_cut = self._cut_steps() if counts.ends_early else 0
         self._lacks_device = self._launches_without_device()
         self._renamed = renamed_layers(file)
         self._scopes = Scopes(
@@ -198,6 +199,17 @@ class _Window:
             ends_early=counts.ends_early,
             steps_cut=self._steps_cut,
             trains=self._trains(),
+        )
+
+    def _cut_steps(self) -> int:
+        facts = self._facts
+        launches = np.concatenate([np.zeros((0, 3), np.int64), *facts.launches])
+        launches = launches[launches[:, 2] > 0]
+        ids = np.concatenate([np.zeros(0, np.int64), *facts.device_ids])
+        listings = (facts.device_listing, facts.launch_listing)
+        until = min(facts.last_listed_ns, *(listing.whole_until for listing in listings))
+        return self._steps.cut(
+            facts.device_listing.earliest, until, launches[:, 0], np.isin(launches[:, 1], ids)
         )
 
     def _launches_without_device(self) -> bool:

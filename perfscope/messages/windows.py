@@ -14,6 +14,7 @@ _REASONS = {
     Cause.NOT_INGESTED: "the traced windows have not been read in; `perfscope report` does that",
     Cause.NO_USABLE_WINDOW: "no traced window can be used; each is named here with its reason",
     Cause.NO_DEVICE_EVENTS: "the traces have no device events, although the host used a device",
+    Cause.FILE_ENDS_EARLY: "the trace files end early and hold no step whole",
     Cause.NO_PROFILER: "no profiler looks into this program, and its traced steps made no call that "
     "perfscope records",
 }
@@ -30,6 +31,7 @@ _CURES = {
     Cause.NOT_INGESTED: "Run `perfscope report` on this run.",
     Cause.NO_USABLE_WINDOW: "See “Not collected”: it lists each window.",
     Cause.NO_DEVICE_EVENTS: "Record with the device among the profiler's activities.",
+    Cause.FILE_ENDS_EARLY: "Record the trace again, or import the whole file.",
     Cause.NO_PROFILER: "Look into it with `perfscope run --stacks`, which samples its Python.",
     Cause.PROBE_ERROR: "See errors.jsonl of that rank; steps are recorded all the same.",
     Cause.FORWARD_NOT_SEEN: "Call the model in the thread that calls the optimizer.",

@@ -10,7 +10,7 @@ from perfscope.analysis.findings.evidence import Evidence
 from perfscope.analysis.machine.counters import counted_between
 from perfscope.analysis.machine.host import Host, HostRank
 from perfscope.analysis.results import DeviceIdle, Finding
-from perfscope.messages.findings.recording import NoDeviceEvents, NoSteps, NotTraced
+from perfscope.messages.findings.recording import NoDeviceEvents, NoSteps, NotTraced, NoWholeStep
 from perfscope.messages.findings.step import (
     BlockingCall,
     ComputeBound,
@@ -128,6 +128,8 @@ def idle(evidence: Evidence) -> Finding:
 def untraced(evidence: Evidence) -> Finding:
     """The verdict without a trace: the always-on figures show at most that input is waited for."""
     step, why = evidence.step_ns, evidence.no_window
+    if why is not None and why.cause is Cause.FILE_ENDS_EARLY:
+        return Finding(id=FindingKind.NOT_TRACED, facts=NoWholeStep())
     if why is not None and why.cause is Cause.NO_DEVICE_EVENTS:
         facts = NoDeviceEvents(step_ns=step.median if step else None, ends_early=why.ends_early)
         return Finding(id=FindingKind.NO_DEVICE_EVENTS, facts=facts)

@@ -46,6 +46,17 @@ class NotTraced(FindingFacts, frozen=True, kw_only=True):
         )
 
 
+class NoWholeStep(FindingFacts, frozen=True, kw_only=True):
+    """The files end early, and no step is left that they hold whole."""
+
+    def text(self, subject: Subject) -> FindingText:
+        return FindingText(
+            "No step is whole in the trace: what bounds the step is not known.",
+            "The events that are missing may be of any step, so the parts of a step cannot be known.",
+            no_window_cure(Cause.FILE_ENDS_EARLY, ""),
+        )
+
+
 class NoDeviceEvents(FindingFacts, frozen=True, kw_only=True):
     step_ns: float | None  # median step; None: not known
     ends_early: bool  # a file does: its device events may be what is lost

@@ -230,6 +230,26 @@ def test_a_truncated_trace_is_judged_by_its_whole_steps(tmp_path: Path) -> None:
     assert any(entry.figure is Figure.STEPS_LEFT_OUT for entry in analysis.missing)
 
 
+@pytest.mark.parametrize("share", [0.5, 0.7, 0.8, 0.95])
+@pytest.mark.parametrize("order", ["by time", "devices last", "later steps first"])
+def test_no_step_of_a_truncated_trace_lacks_work(tmp_path: Path, share: float, order: str) -> None:
+    on_host, on_device = host(num_steps=6), device(says_device=True, num_steps=6)
+    calls = [one for one in on_host if one["cat"] == "cuda_runtime"]
+    operators = [one for one in on_host if one["cat"] != "cuda_runtime"]
+    events = operators + calls + on_device
+    if order == "by time":
+        events.sort(key=lambda one: one["ts"])
+    elif order == "later steps first":
+        beside = sorted(calls + on_device, key=lambda one: (-(one["ts"] // (3 * STEP_US)), one["ts"]))
+        events = operators + beside
+    analysis = analyze(tmp_path, cut(events, share))
+    breakdown = rank_of(analysis).breakdown_ns
+    if breakdown is None:
+        assert analysis.findings[0].id in (FindingKind.NO_DEVICE_EVENTS, FindingKind.NOT_TRACED)
+    else:
+        assert breakdown.compute == KERNELS * KERNEL_US * 1000
+
+
 def test_a_trace_that_ends_before_its_device_events(tmp_path: Path) -> None:
     events = host(num_steps=5) + device(says_device=True, num_steps=5)
     analysis = analyze(tmp_path, cut(events, 0.4))
