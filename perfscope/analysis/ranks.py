@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from perfscope.analysis import breakdown as bd
 from perfscope.analysis.affected import affected_by
@@ -14,6 +15,7 @@ from perfscope.analysis.buckets import LayerParams
 from perfscope.analysis.comm_record import COMM_COLUMNS, CommRecord
 from perfscope.analysis.device_idle import DeviceIdleRecord
 from perfscope.analysis.experts.record import ExpertRecord
+from perfscope.analysis.host_idle import host_idle
 from perfscope.analysis.kernels.record import KERNEL_COLUMNS, KernelRecord
 from perfscope.analysis.kernels.streams import STREAM_COLUMNS, StreamRecord, queued
 from perfscope.analysis.layers import LAYER_COLUMNS, LayerRecord, ModelFacts, RankLayers
@@ -140,11 +142,15 @@ def _read_rank(
     )
     traced = _read_windows(source, windows, layers, traces, _groups(record))
     layers.finish(traces.layers, rank)
+    parts = step_parts(table, steps.reported)
+    result = _rank_result(rank, record, windows, steps, traced, traces.kernels)
+    if result.device_ns is None:
+        result = replace(result, host_idle=host_idle(result.breakdown_ns, parts))
     return _Rank(
-        result=_rank_result(rank, record, windows, steps, traced, traces.kernels),
+        result=result,
         steps=steps,
         times=step_times(table),
-        parts=step_parts(table, steps.reported),
+        parts=parts,
         parameters=layers.model.shapes,
         windows=traced,
     )

@@ -107,6 +107,16 @@ class DeviceIdle(Struct, frozen=True, kw_only=True):
     layer: str | None = None
 
 
+class HostIdle(Struct, frozen=True, kw_only=True):
+    """Idle time of the mean analyzed step of a rank that computes on the CPU, by what its thread did.
+
+    The entries of a rank add up to `breakdown_ns.idle`.
+    """
+
+    kind: HostActivity
+    ns: int
+
+
 class CommByLayer(Struct, frozen=True, kw_only=True):
     """Communication of one layer, or of the boundary between two pipeline stages, per mean step and rank.
 
@@ -233,6 +243,7 @@ class RankResult(Struct, frozen=True, kw_only=True):
     finished: bool | None = None  # the rank closed its files; False: killed or still running; None: imported
     communication: Communication | None = None  # None: no step was traced
     device_idle: tuple[DeviceIdle, ...] | None = None  # the longest first; None: no device was traced
+    host_idle: tuple[HostIdle, ...] | None = None  # likewise; None: a device was traced, or no step was
     streams: tuple[StreamQueue, ...] = ()  # by device and stream; (): no launch was traced
     kernel_ns: Mapping[KernelType, int] = {}  # of `kernels`, this rank's: by type
     unknown: tuple[str, ...] = ()  # parts of `breakdown_ns` that are 0 only because no trace records them

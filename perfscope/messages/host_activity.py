@@ -13,6 +13,8 @@ TITLES = {
     HostActivity.COLLECTIVE: "Collective on the host",
     HostActivity.DATA_LOADING: "Data loading",
     HostActivity.PYTHON: "Python",
+    HostActivity.GARBAGE_COLLECTION: "Garbage collection",
+    HostActivity.CHECKPOINT: "Checkpoint",
     HostActivity.PREEMPTED: "Waiting for a CPU",
     HostActivity.LOCK: "Waiting for a lock",
     HostActivity.UNTRACED: "Not traced",

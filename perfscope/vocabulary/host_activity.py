@@ -19,6 +19,8 @@ class HostActivity(str, Enum):
     COLLECTIVE = "collective"  # a communication library on the host
     DATA_LOADING = "data_loading"  # the main thread in the data loader
     PYTHON = "python"  # a Python function, outside of all above
+    GARBAGE_COLLECTION = "garbage_collection"  # Python's
+    CHECKPOINT = "checkpoint"  # a function that writes a checkpoint
     PREEMPTED = "preempted"  # the thread was ready to run and had no CPU
     LOCK = "lock"  # the thread waited for a lock
     UNTRACED = "untraced"  # nothing was traced

@@ -61,8 +61,9 @@ def whole_run(
         speed: samples of the mean step.
     """
     start, end = run.start_unix_ns, run.end_unix_ns
+    numbers, most = _most([parts.step for parts in steps.values()], list(map(_apart, steps.values())))
     ranks = {
-        rank: _rank(records[rank], parts, _others_ns(rank, steps))
+        rank: _rank(records[rank], parts, _others_ns(parts, numbers, most))
         for rank, parts in steps.items()
         if len(parts.step) and records[rank].anchors
     }
@@ -106,16 +107,32 @@ def _rank(record: RankRecord, parts: StepParts, others_ns: Int64) -> _Rank:
     )
 
 
-def _others_ns(rank: int, steps: Mapping[int, StepParts]) -> Int64:
-    """For each step of a rank: how much longer than it another rank was busy with what is timed apart."""
-    own = steps[rank]
-    result = np.zeros(len(own.step), np.int64)
-    for other, parts in steps.items():
-        if other == rank:
-            continue
-        _, here, there = np.intersect1d(own.step, parts.step, return_indices=True)
-        result[here] = np.maximum(result[here], _apart(parts)[there] - _apart(own)[here])
+def _others_ns(own: StepParts, numbers: Int64, most: Int64) -> Int64:
+    """For each step of a rank: how much longer than it another rank was busy with what is timed apart.
+
+    In this step or the one before: what a rank does after its update, others wait for in their next step.
+
+    Args:
+        numbers: of all ranks' steps, ascending.
+        most: in each of them, the time of the rank that was busy longest.
+    """
+    longer = np.maximum(most[np.searchsorted(numbers, own.step)] - _apart(own), 0)
+    longer[1:] = np.maximum(longer[1:], longer[:-1])
+    result: Int64 = longer
     return result
+
+
+def _most(steps: Sequence[Int64], times: Sequence[Int64]) -> tuple[Int64, Int64]:
+    """Numbers of all ranks' steps, ascending, and the time of the rank with most in each.
+
+    Args:
+        steps, times: per rank, of the same shape (steps,).
+    """
+    numbers = np.unique(np.concatenate([np.empty(0, np.int64), *steps]))
+    most = np.zeros(len(numbers), np.int64)
+    for step, time in zip(steps, times, strict=True):
+        np.maximum.at(most, np.searchsorted(numbers, step), time)
+    return numbers, most
 
 
 def _apart(parts: StepParts) -> Int64:
@@ -182,27 +199,27 @@ def _listed(times: Mapping[RunPart, int]) -> tuple[RunPartTime, ...]:
 
 def _long_steps(ranks: Sequence[_Rank], training_ns: int) -> tuple[LongSteps, ...]:
     """By part, of the rank that has most of it in each step."""
-    last = max(int(rank.parts.step.max()) for rank in ranks)
     found = []
     for part in _IN_LONG_STEPS:
-        most = np.zeros(last + 1, np.int64)
-        for rank in ranks:
-            times = rank.divided[part]
-            if part is RunPart.INPUT:  # waiting a little in every step is a matter of the ordinary step
-                times = np.where(times >= rank.parts.usual_ns, times, 0)
-            np.maximum.at(most, rank.parts.step, times)
-        numbers = np.flatnonzero(most)
-        if len(numbers) and training_ns:
+        times = [rank.divided[part] for rank in ranks]
+        if part is RunPart.INPUT:  # waiting a little in every step is a matter of the ordinary step
+            times = [
+                np.where(each >= rank.parts.usual_ns, each, 0)
+                for each, rank in zip(times, ranks, strict=True)
+            ]
+        numbers, most = _most([rank.parts.step for rank in ranks], times)
+        holding = numbers[most > 0]
+        if len(holding) and training_ns:
             longest = int(most.argmax())
             found.append(
                 LongSteps(
                     part=part,
-                    num_steps=len(numbers),
-                    every=_every(numbers),
+                    num_steps=len(holding),
+                    every=_every(holding),
                     ns=int(most.sum()),
                     ratio=min(1.0, float(most.sum()) / training_ns),
                     longest_ns=int(most[longest]),
-                    longest_step=longest,
+                    longest_step=int(numbers[longest]),
                 )
             )
     return tuple(sorted(found, key=lambda entry: -entry.ns))

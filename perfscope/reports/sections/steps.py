@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from perfscope import units
 from perfscope.analysis.results import Breakdown, RankResult, RunAnalysis
 from perfscope.messages.advice import training_advice
+from perfscope.messages.host_activity import TITLES
 from perfscope.messages.lists import plural
 from perfscope.messages.sentences import capital
 from perfscope.reports.display import visible
@@ -30,6 +31,7 @@ from perfscope.reports.model import (
     Unit,
     Value,
 )
+from perfscope.vocabulary.host_activity import HostActivity
 from perfscope.vocabulary.workload import Workload
 
 BREAKDOWN_PARTS = (
@@ -89,6 +91,33 @@ def _parts(analysis: RunAnalysis) -> tuple[ChartPart, ...]:
     return tuple(replace(part, hint=hint) if part.key == "input_wait" else part for part in parts)
 
 
+def _idle_table(analysis: RunAnalysis) -> tuple[Table, ...]:
+    """Idle time of the mean rank that computes on the CPU, by what its thread did; () where there is none."""
+    known = [rank.host_idle for rank in analysis.ranks if rank.host_idle]
+    sums: dict[HostActivity, int] = {}
+    for entry in (entry for entries in known for entry in entries):
+        sums[entry.kind] = sums.get(entry.kind, 0) + entry.ns
+    idle = sum(sums.values())
+    if not set(sums) - {HostActivity.UNTRACED}:
+        return ()
+    order = sorted(sums, key=lambda kind: -sums[kind])
+    return (
+        Table(
+            id="host-idle",
+            title="Idle time of the step by what the training thread did",
+            columns=(
+                Column(key="activity", title="The thread was in", primary=True),
+                Column(key="time", title="Idle time", unit=Unit.TIME, bar="idle", primary=True),
+                Column(key="share", title="Of idle time", unit=Unit.RATIO, primary=True),
+            ),
+            rows=tuple((TITLES[kind], sums[kind] / len(known), sums[kind] / idle) for kind in order),
+            terminal_rows=6,
+            caption="Mean over ranks that compute on the CPU. Waiting for a CPU is known per step: it is "
+            "shared between idle time and the rest in proportion.",
+        ),
+    )
+
+
 def breakdown_section(analysis: RunAnalysis) -> Section:
     scope = scope_of(analysis)
     analyzed = [(rank, rank.breakdown_ns) for rank in analysis.ranks if rank.breakdown_ns is not None]
@@ -113,7 +142,7 @@ def breakdown_section(analysis: RunAnalysis) -> Section:
                 text=f"{len(analyzed):,} ranks: the chart takes the {MOST_BARS} slowest, the table lists all."
             )
         )
-    blocks += [_breakdown_table(analysis, analyzed, scope), *remarks]
+    blocks += [_breakdown_table(analysis, analyzed, scope), *_idle_table(analysis), *remarks]
     return Section(
         id="breakdown",
         title=scope.section,

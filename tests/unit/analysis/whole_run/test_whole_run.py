@@ -112,15 +112,17 @@ def test_one_stall_and_scattered_lengths_are_no_second_length(tmp_path: Path) ->
     assert analysis.whole_run is not None and analysis.whole_run.long_steps == ()
 
 
-def test_what_waits_for_a_rank_that_writes_waits_for_other_ranks(tmp_path: Path) -> None:
-    durations = every(10, 110 * MS, 10 * MS, 100)
+@pytest.mark.parametrize("later", [0, 1])
+def test_what_waits_for_a_rank_that_writes_waits_for_other_ranks(tmp_path: Path, later: int) -> None:
+    durations = every(10, 110 * MS, 10 * MS, 90) + [10 * MS] * 10
+    waiting = [10 * MS] * later + durations[: 100 - later]  # in the collectives of the next step
     ranks: list[dict[str, Sequence[int]]] = [
-        {"durations": durations, "checkpoint_ns": every(10, 100 * MS, 0, 100)},
-        {"durations": durations},
+        {"durations": durations, "checkpoint_ns": every(10, 100 * MS, 0, 90) + [0] * 10},
+        {"durations": waiting},
     ]
     analysis = analyzed(tmp_path, sum(durations), ranks)
-    assert parts(analysis, 0)[RunPart.CHECKPOINT] == 1_000 * MS
-    assert parts(analysis, 1)[RunPart.OTHER_RANKS] == 1_000 * MS
+    assert parts(analysis, 0)[RunPart.CHECKPOINT] == 900 * MS
+    assert parts(analysis, 1)[RunPart.OTHER_RANKS] == 900 * MS
     assert parts(analysis)[RunPart.STEPS] == 1_000 * MS
     assert [finding.id for finding in analysis.findings if finding.of_training] == [FindingKind.CHECKPOINT]
 
