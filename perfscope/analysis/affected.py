@@ -23,7 +23,8 @@ _OF_WINDOWS = (
     *("collectives", "provenance", "machine", "findings", "bench", "remarks", "framework", *_CAUSES),
 )
 _OF_TRAINING = tuple(sorted({*_OF_STEPS, *_OF_WINDOWS, RANKS}))
-_OF_MACHINE = ("machine", "findings", "waits", "remarks")
+_OF_MACHINE = ("machine", "findings", "waits", "what_ifs", "remarks")
+COUNTED = ("layers", "counters")  # keys of the report with counters of layers
 
 
 class Affected(Struct, frozen=True, kw_only=True):

@@ -12,6 +12,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
+from perfscope.analysis.affected import COUNTED
 from perfscope.analysis.counter_results import Counters, LayerCounters, StepCounters
 from perfscope.analysis.missing import Missing, missing_figure
 from perfscope.analysis.spans import WindowFacts
@@ -192,6 +193,7 @@ def _missing(
             missing_figure(
                 Figure.LAYER_COUNTERS,
                 cause,
+                affects=COUNTED if is_said else (),
                 ranks=ranks,
                 counters=counters,
                 reason=detail if is_said else "",

@@ -104,20 +104,27 @@ def _dropped(path: str, notes: Sequence[DroppedInput], affected: Affected) -> Mi
     )
 
 
-def empty_windows(summaries: Sequence[WindowSummary], ranks: Sequence[int]) -> list[Missing]:
-    """Windows whose trace gave no event."""
+def damaged_windows(summaries: Sequence[WindowSummary], ranks: Sequence[int]) -> list[Missing]:
+    """Windows whose trace gave no event, and those of which a part could not be read."""
     missing = []
     for summary in summaries:
-        if summary.rank not in ranks or summary.events_kept != 0:
+        if summary.rank not in ranks or not (summary.events_kept == 0 or summary.salvaged):
             continue
         affected = affected_by(f"{layout.RANKS}/{summary.rank}/{layout.WINDOWS}/")
+        notes = "; ".join(summary.notes)
+        is_part = summary.events_kept != 0
+        figure, cause, reason = (
+            (Figure.WINDOW_PART, Cause.TRACE_DAMAGED, files.part_of_trace(notes, summary.events_dropped))
+            if is_part
+            else (Figure.WINDOW, Cause.NO_USABLE_EVENT, files.no_event(notes))
+        )
         entry = missing_figure(
-            Figure.WINDOW,
-            Cause.NO_USABLE_EVENT,
+            figure,
+            cause,
             affects=affected.paths,
             window=str(summary.window),
             rank=str(summary.rank),
-            reason=_short(files.no_event("; ".join(summary.notes))),
+            reason=_short(f"{reason}{files.affects(affected.words) if is_part else ''}"),
         )
         missing.append(entry)
     return missing

@@ -36,8 +36,8 @@ from perfscope.analysis.machine.results import MachineAnalysis
 from perfscope.analysis.missing import Missing, missing_figure
 from perfscope.analysis.missing_reasons import (
     NoWindow,
+    damaged_windows,
     dropped_parts,
-    empty_windows,
     of_windows,
     remarks_of,
     remarks_of_windows,
@@ -345,7 +345,7 @@ def _missing_of_run(
         missing.append(of_windows(missings, no_window))
         missings = without_windows(missings)
     missing.extend(dropped_parts(source.notes))
-    missing.extend(empty_windows(source.summaries(), source.ranks))
+    missing.extend(damaged_windows(source.summaries(), source.ranks))
     missing.extend(steps_left_out(source.summaries()))
     missing.extend(_ranks_without(ranks))
     missing.extend(_uneven_steps(ranks.results))

@@ -58,6 +58,12 @@ def no_event(notes: str) -> str:
     return f"its trace has no usable event{': ' if notes else ''}{notes}"
 
 
+def part_of_trace(notes: str, num_dropped: int) -> str:
+    """A trace of which a part could not be read; `notes`: of its reader."""
+    events = f"{num_dropped:,} event{'' if num_dropped == 1 else 's'} of its trace cannot be read"
+    return f"{events if num_dropped else 'its trace is damaged'}{': ' if notes else ''}{notes}"
+
+
 def window_of(window: object, rank: object) -> str:
     return f"window {window} of rank {rank}"
 

@@ -38,6 +38,7 @@ _WHAT = {
     Figure.ATTEMPT: "attempt {path}",
     Figure.RANK: "rank {rank}",
     Figure.WINDOW: "window {window} of rank {rank}",
+    Figure.WINDOW_PART: "part of window {window} of rank {rank}",
     Figure.RANK_RECORDS: "calls and losses of every rank",
     Figure.SCHEME: "the scheme's figures",
     Figure.OVERHEAD: "overhead of perfscope",

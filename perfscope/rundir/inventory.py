@@ -2,8 +2,10 @@
 
     "inventory": {"hosts/a/topology.json": null, "ranks/0/windows/0.json.gz": {"bytes": 8, "tail": ".."}}
 
-Documents and line files carry their own checksums (seal.py): of them the name is enough. A compressed trace
-is known by its size and by its last eight bytes, gzip's own checksum and length of what is inside.
+Line files and the documents that belong to them have checksums elsewhere (seal.py): of them the name is
+enough. Other documents ("hosts/a/ceilings.json") are known by their checksum, so that another host's or
+rank's is noticed in their place; a compressed trace by its size and by its last eight bytes, gzip's own
+checksum and length of what is inside.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from perfscope.errors import UnreadableFileError
-from perfscope.rundir import layout
+from perfscope.rundir import layout, seal
 from perfscope.rundir.opening import open_regular
 
 INVENTORY = "inventory"  # key of run.json
@@ -23,6 +25,8 @@ _OF_RANKS = (
     *(layout.RANK_JSON, layout.STEPS_JSONL, layout.LAYERS_JSON, layout.BENCH_JSON),
     *(layout.WINDOWS_JSONL, layout.ERRORS_JSONL),
 )
+_KNOWN_BY_CHECKSUM = (layout.TOPOLOGY_JSON, layout.CEILINGS_JSON, layout.SAMPLES_SEAL, layout.BENCH_JSON)
+_HEAD_BYTES = 256  # the checksum is the first key
 _TAIL_BYTES = 8
 
 
@@ -36,7 +40,7 @@ def take_inventory(run_dir: Path, *, is_still: bool = False) -> dict[str, object
     for folder, names in ((layout.HOSTS, (*_OF_HOSTS, layout.STACKS_JSON)), (layout.RANKS, _OF_RANKS)):
         for folder_path in _folders(run_dir / folder):
             inventory |= {
-                f"{folder}/{folder_path.name}/{name}": None
+                f"{folder}/{folder_path.name}/{name}": _mark_of_file(folder_path / name)
                 for name in names
                 if (folder_path / name).is_file()
             }
@@ -59,6 +63,18 @@ def mark_of(trace: Path) -> dict[str, object] | None:
             return {"bytes": size, "tail": (file.read(_TAIL_BYTES) or b"").hex()}
     except (OSError, UnreadableFileError):
         return None
+
+
+def _mark_of_file(path: Path) -> dict[str, object] | None:
+    """What a document or line file is known by; None: nothing here."""
+    if path.name not in _KNOWN_BY_CHECKSUM:
+        return None
+    try:
+        with open_regular(path) as file:
+            checksum = seal.checksum_of(file.read(_HEAD_BYTES) or b"")
+    except (OSError, UnreadableFileError):
+        return None
+    return None if checksum is None else {seal.CHECKSUM: checksum}
 
 
 def _folders(folder: Path) -> list[Path]:

@@ -36,7 +36,7 @@ from perfscope.rundir.samples import HostSamples, read_samples
 from perfscope.rundir.schema import STEPS, TIMELINE
 from perfscope.rundir.scheme_records import BenchRecord
 from perfscope.rundir.typed import decode_record, read_as
-from perfscope.rundir.window_records import ProbeError, WindowSummary
+from perfscope.rundir.window_records import ProbeError, TraceFile, WindowSummary
 
 _T = TypeVar("_T", bound=Struct)
 
@@ -353,13 +353,21 @@ class RunReader:
         except UnreadableFileError as error:
             self._note(path, 1, error.reason)
             return None
-        reason = seal.damage(sealed, data) if sealed is not None else None
+        reason = seal.damage(sealed, data) if sealed is not None else self._exchanged(path, data)
         if reason is not None:
             self._note(path, 1, reason)
             return None
         if self._is_sealed and not has_checksum:
             self._note(path, 0, _UNVERIFIED)
         return document
+
+    def _exchanged(self, path: Path, data: bytes) -> str | None:
+        """Why a document is not the one that was recorded at its place; None: it is, as far as is known."""
+        mark = self._inventory.get(path.relative_to(self.path).as_posix())
+        recorded = mark.get(seal.CHECKSUM) if isinstance(mark, dict) else None
+        if recorded is None or recorded == seal.checksum_of(data):
+            return None
+        return "not the document that was recorded: another host's or rank's"
 
     def _note_absent(self) -> None:
         """Files that run.json or a rank.json names and that are gone; of a whole folder the first one."""
@@ -378,7 +386,7 @@ class RunReader:
         """Traces of a rank that are gone, or are not those that were recorded."""
         folder = self._rank_dir(rank) / layout.WINDOWS
         prefix = f"{folder.relative_to(self.path).as_posix()}/"
-        read = {(summary.source.path, summary.source.calls is not None) for summary in self.summaries()}
+        read = [summary.source for summary in self.summaries()]
         for name, mark in self._inventory.items():
             if not name.startswith(prefix):
                 continue
@@ -456,16 +464,14 @@ def _read_manifest(folder: Path) -> tuple[Document, bool]:
         raise RunDirectoryError(f"{path} is broken: {error.reason}") from None
 
 
-def _is_read(name: str, read: set[tuple[str, bool]]) -> bool:
+def _is_read(name: str, read: Iterable[TraceFile]) -> bool:
     """Whether a trace that is gone was taken into the timeline before: name as in the inventory."""
-    if layout.CALLS not in name and layout.COUNTERS not in name:
-        return (name, True) in read or (name, False) in read
-    window = name.rpartition("/")[2].partition(".")[0]
-    folder = name.rpartition("/")[0]
-    if layout.COUNTERS in name:
-        return any(str(path).startswith(f"{folder}/{window}.") for path, _ in read)
-    return (name, False) in read or any(
-        has_calls and str(path).startswith(f"{folder}/{window}.") for path, has_calls in read
+    window = f"{name.rpartition('/')[0]}/{name.rpartition('/')[2].partition('.')[0]}."
+    return any(
+        source.path == name
+        or (layout.CALLS in name and source.calls is not None and source.path.startswith(window))
+        or (layout.COUNTERS in name and source.counters is not None and source.path.startswith(window))
+        for source in read
     )
 
 

@@ -33,6 +33,12 @@ def sealed(text: str, name: str) -> str:
     return f'{{"{CHECKSUM}": "crc32:{_crc32(name, remainder.encode()):08x}"{remainder}\n'
 
 
+def checksum_of(data: bytes) -> str | None:
+    """The checksum that a document carries, as it is written there; None: it carries none."""
+    match = _HEAD.match(data)
+    return f"crc32:{match.group(1).decode()}" if match else None
+
+
 def is_intact(data: bytes, name: str) -> bool | None:
     """Whether the document of this name is as it was written; None where it carries no checksum."""
     match = _HEAD.match(data)

@@ -18,10 +18,11 @@ class ProbeError(Record, frozen=True):
 
 
 class TraceFile(Record, frozen=True):
-    """The trace that was ingested; `path` is relative to the run, `calls` are the calls beside it."""
+    """The trace that was ingested; `path` is relative to the run; the calls and counters beside it."""
 
     path: str = ""
     calls: dict[str, object] | None = None
+    counters: dict[str, object] | None = None
 
 
 class LaneRow(PartialRow, frozen=True):

@@ -38,6 +38,7 @@ class Cause(str, Enum):
     NO_PROFILER = "no_profiler"
     NO_WINDOW_TRACED = "no_window_traced"
     NO_USABLE_EVENT = "no_usable_event"
+    TRACE_DAMAGED = "trace_damaged"
     NO_STEP_TRACED = "no_step_traced"
     NO_DEVICE_EVENTS = "no_device_events"
     FILE_ENDS_EARLY = "file_ends_early"

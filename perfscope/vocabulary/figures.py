@@ -17,6 +17,7 @@ class Figure(str, Enum):
     ATTEMPT = "attempt"
     RANK = "rank"
     WINDOW = "window"
+    WINDOW_PART = "window_part"
     RANK_RECORDS = "rank_records"
     SCHEME = "scheme"
     OVERHEAD = "overhead"

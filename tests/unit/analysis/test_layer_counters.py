@@ -200,6 +200,7 @@ def test_a_file_that_cannot_be_read_says_why(tmp_path: Path) -> None:
     analysis = analyze(tmp_path, {"problem": "not what was written"})
     assert analysis.counters is None
     assert missing(analysis) == [("counters of layers on rank 0", "not what was written")]
+    assert [set(entry.affects) for entry in analysis.missing if entry.affects] == [{"layers", "counters"}]
 
 
 def test_a_run_without_counters_says_nothing(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,6 +22,7 @@ from perfscope.reports.html import render_html
 from perfscope.reports.model import FactList, Note
 from perfscope.reports.sections.run import run_section
 from perfscope.reports.text import render_text
+from perfscope.vocabulary.figures import Figure
 from tests.support.synthetic_run import SyntheticRun, span
 from tests.unit.reports.test_synthetic import synthetic_analysis
 
@@ -84,6 +86,17 @@ def test_a_window_of_no_use_is_named_with_what_ingest_says(run: SyntheticRun) ->
 def test_a_rank_whose_steps_file_is_gone_is_named(run: SyntheticRun) -> None:
     (run.path / "ranks/1/steps.jsonl").unlink()
     assert "traced windows alone" in missing(run)["ranks/1/steps.jsonl"]
+
+
+def test_a_window_that_was_read_in_part_is_named_with_what_it_affects(run: SyntheticRun) -> None:
+    damage: Any = {"salvaged": True, "events_dropped": 2, "notes": ["damaged JSON"]}
+    run.window(1, [span(0, 50, "compute")], [(1, 0, 100)], **damage)
+    [entry] = [one for one in analyze_run(run.read()).missing if one.figure is Figure.WINDOW_PART]
+    assert figure_text(entry) == "part of window 0 of rank 1"
+    assert cause_text(entry) == (
+        "2 events of its trace cannot be read: damaged JSON (affects step breakdown, layers and collectives)"
+    )
+    assert {"ranks.1", "layers", "communication", "pipeline", "experts", "what_ifs"} <= set(entry.affects)
 
 
 def test_the_attempt_of_a_restarted_rank_that_is_not_shown_is_named(run: SyntheticRun) -> None:

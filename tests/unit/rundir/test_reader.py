@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 from io import FileIO
 from pathlib import Path
@@ -10,10 +11,12 @@ from pathlib import Path
 import pytest
 
 from perfscope.errors import RunDirectoryError
+from perfscope.rundir.inventory import take_inventory
 from perfscope.rundir.layout import SCHEMA_VERSION
 from perfscope.rundir.migrations import MIGRATIONS
 from perfscope.rundir.reader import RunReader
 from perfscope.rundir.schema import STEPS
+from perfscope.rundir.writer import write_json
 from tests.support.synthetic_run import SyntheticRun, span
 
 
@@ -138,6 +141,24 @@ def test_broken_lines_and_documents_of_a_rank_are_counted(run: SyntheticRun) -> 
     assert reader.errors(0) == ()
     lost = "ranks/0/windows/0.json.gz"
     assert {note.path for note in reader.notes} == {"ranks/0/windows.jsonl", "ranks/0/layers.json", lost}
+
+
+def test_a_document_of_another_host_or_rank_is_noticed(tmp_path: Path) -> None:
+    run = SyntheticRun(tmp_path / "run")
+    for rank in range(2):
+        run.rank(rank)
+        write_json(run.path / f"ranks/{rank}/bench.json", {"held_out_loss": float(rank)})
+        (run.path / f"hosts/{rank}").mkdir(parents=True)
+        write_json(run.path / f"hosts/{rank}/ceilings.json", {"host": str(rank)})
+    run.write("run.json", {"schema_version": 1, "inventory": take_inventory(run.path)})
+    whole = run.read()
+    assert whole.bench_records()[1].held_out_loss == 1.0 and whole.ceilings("1") is not None
+    assert whole.notes == ()
+    for name in ("ranks/{}/bench.json", "hosts/{}/ceilings.json"):
+        shutil.copy(run.path / name.format(0), run.path / name.format(1))
+    exchanged = run.read()
+    assert list(exchanged.bench_records()) == [0] and exchanged.ceilings("1") is None
+    assert {note.path for note in exchanged.notes} == {"ranks/1/bench.json", "hosts/1/ceilings.json"}
 
 
 @pytest.mark.parametrize("kept", ["windows/0.json", "windows/0.json.gz"])
