@@ -43,23 +43,21 @@ _VALUE = re.compile(
 _SIGN = r"""["'\\\]%]{0,4}(?::=|\+=|=|:(?!//|:))"""
 _WHOLE = re.compile(rf"(?:-D(?=[A-Za-z])|[-+~]{{0,3}})([A-Za-z_][A-Za-z0-9_.\-\[]*){_SIGN}\s{{0,8}}")
 _INSIDE = re.compile(
-    rf"(?<![A-Za-z0-9_.\-])(?:-D(?=[A-Za-z]))?[-+~]{{0,3}}([A-Za-z_][A-Za-z0-9_.\-]*){_SIGN}"
+    rf"(?<![A-Za-z0-9_.\-])(?:-D(?=[A-Za-z]))?[-+~]{{0,3}}([A-Za-z_][A-Za-z0-9_.\-]*){_SIGN}\s{{0,8}}"
 )
 _OPTION = re.compile(r"[-+]{1,3}([A-Za-z_][A-Za-z0-9_.\-]*)\Z")
-_ANNOUNCED = re.compile(r"""[\[{(,;]*\\?["']?([A-Za-z_][A-Za-z0-9_.\-]*)\\?["']?:\Z""")
+_ANNOUNCED = re.compile(
+    r"""(?:[-+]{0,3}[A-Za-z][\w.\-]{0,80}=)?[\[{(,;]*\\?["']?([A-Za-z_][A-Za-z0-9_.\-]*)\\?["']?:\Z"""
+)
 _BARE = re.compile(r"[\"']?(?:\S{0,80}[:/])?([A-Za-z_][A-Za-z0-9_.\-]*)[\"']?\Z")
 _SCHEMES = ("bearer", "basic", "token", "digest", "apikey", "negotiate")
-_USER_OPTIONS = (
-    "-u",
-    "-U",
-    "--user",
-    "--username",
-    "--proxy-user",
-    "--login",
-    "--http-user",
-    "--basic-auth",
-    "-a",
-)
+_USER_OPTION = re.compile(r"-[uUaA]\Z|--(?:[\w\-]{0,40}[\-_])?(?:user|username|login|basic-auth)\Z")
+_USER_GLUED = re.compile(r"(-[uU]|--(?:[\w\-]{0,40}[\-_])?(?:user|username|login|basic-auth)=)(?=[^\s=])")
+_AUTH_SHORT = {
+    "-a": words("http https xh hey"),
+    "-A": words("ab"),
+}  # programs whose option is `user:password`
+_WITHOUT_PASSWORDS = words("squeue sinfo sacct srun salloc sbatch python python3")  # -u X -p Y is no login
 _USER_AND_PASSWORD = re.compile(r"([^\s:/@=%]{0,64}:|[^\s:/@=%]{1,64}%)(?![:/])(\S+)\Z")
 _SLASHED = re.compile(
     r"([^\s/@=\-][^\s/@=]{0,64}/)([^\s@]+)(@\S{0,256})?\Z"
@@ -73,14 +71,29 @@ _GLUED = {
     **dict.fromkeys(words("sshpass mongo mongosh mongodump mongorestore clickhouse-client"), "-p"),
     **dict.fromkeys(("redis-cli", "valkey-cli"), "-a"),
     **dict.fromkeys(words("ldapsearch ldapadd ldapmodify ldapwhoami"), "-w"),
-    **dict.fromkeys(words("unzip zip sqlcmd ipmitool"), "-P"),
+    **dict.fromkeys(words("unzip zip sqlcmd ipmitool mosquitto_pub mosquitto_sub mosquitto_rr bcp"), "-P"),
     "openssl": "-k",
 }
 _ONLY_APART = ("openssl",)  # its -kfile is another option
 _ONLY_GLUED = words("mysql mysqldump mysqladmin mysqlimport mariadb mariadb-dump 7z 7za 7zz rar unrar")
 _LOGINS = words("docker podman nerdctl buildah helm az oc skopeo crane oras apptainer singularity")
-_KEY_LOGINS = words("wandb comet swanlab vault")  # `wandb login KEY`
-_PROGRAMS = frozenset((*_GLUED, *_LOGINS, *_KEY_LOGINS, *_SLASHED_PROGRAMS, "http", "https", "xh"))
+_KEY_LOGINS = words("wandb comet swanlab vault bw")  # `wandb login KEY`
+# All that is given is secret: `gh secret set NAME --body X`, `vault kv put PATH NAME=X`.
+_STORES = words("secret secrets kv vault secretsmanager ssm")
+_STORING = words("set put create add write patch import update put-secret-value create-secret put-parameter")
+_STORED = words("-b --body -v --value --data --secret-string --plaintext --from-literal")
+_PROGRAMS = frozenset(
+    (
+        *_GLUED,
+        *_LOGINS,
+        *_KEY_LOGINS,
+        *_SLASHED_PROGRAMS,
+        *words("lftp htpasswd"),
+        *_WITHOUT_PASSWORDS,
+        *_AUTH_SHORT["-a"],
+        *_AUTH_SHORT["-A"],
+    )
+)
 _SHELLS_C = re.compile(r"-[a-z]{0,3}c\Z")
 # Words after which a name and its value follow as two words: `npm config set NAME VALUE`.
 _SETS = words("set setenv --set -genv -env configure config")
@@ -132,8 +145,10 @@ class _Line:
         self._announced = ""  # the name whose value the next word is
         self._bare = ""  # the word before, if it may be a name: `token = X`
         self._before = ""
+        self._is_after_user = False  # `-u NAME` came right before the word before
         self._program = ""
         self._login = False
+        self._store = ""  # a word of _STORES, then one of _STORING after it
         self._in_pairs = False
 
     def argument(self, text: str) -> str:
@@ -149,11 +164,17 @@ class _Line:
         """A word with what is secret in it replaced."""
         hidden = self._hidden_by_what_came_before(text)
         self._follow(text)
+        if text not in ("-p", "-P"):
+            named = self._before in ("-u", "-U", "--user", "--username") and re.fullmatch(r"[\w@\-]+", text)
+            self._is_after_user = bool(named) and self._program not in _WITHOUT_PASSWORDS
         self._before = text
         return _inside(text, self._depth) if hidden is None else hidden
 
     def _hidden_by_what_came_before(self, text: str) -> str | None:
         name, self._announced = self._announced, ""
+        if name and name == self._before and re.match(r"-\w{1,2}\Z", text):  # `openssl passwd -6 X`
+            self._announced = name
+            return text
         # After `--token` comes its value, unless the next option follows at once.
         if name and not text.startswith("--"):
             if name.lower() == "authorization" and text.lower() in _SCHEMES:
@@ -164,19 +185,32 @@ class _Line:
                 return text
             if hides(name, text):
                 return HIDDEN
-        return self._user_and_password(text) or self._short_option(text)
+        # `ngrok authtoken X`
+        if self._bare and self._bare == self._before and announces(self._bare) and looks_random(text, 8):
+            return HIDDEN
+        return self._user_and_password(text) or self._short_option(text) or self._stored(text)
+
+    def _stored(self, text: str) -> str | None:
+        """`NAME=X` and `--body X` where the command puts secrets into a store."""
+        if self._store not in _STORING:
+            return None
+        if self._before in _STORED:
+            return HIDDEN
+        match = _WHOLE.match(text)
+        is_value = match is not None and (not text.startswith("-") or match[0].rstrip("=") in _STORED)
+        return f"{match[0]}{HIDDEN}" if match is not None and is_value and text != match[0] else None
 
     def _user_and_password(self, text: str) -> str | None:
         """`-u user:password`."""
         option, value = self._before, text
-        if option not in _USER_OPTIONS:
-            match = re.match(
-                r"(-[uU]|--(?:user|username|proxy-user|login|http-user|basic-auth)=)(?=[^\s=])", text
-            )
+        if not _USER_OPTION.match(option):
+            match = _USER_GLUED.match(text)
             if match is None:
                 return None
             option, value = match[1], text[match.end() :]
-        if option == "-a" and self._program not in ("http", "https", "xh"):
+        if self._program == "lftp" and "," in value:
+            return f"{'' if value is text else option}{value.partition(',')[0]},{HIDDEN}"
+        if self._program not in _AUTH_SHORT.get(option, (self._program,)):
             return None
         both = _USER_AND_PASSWORD.match(value)
         if both is None or (both[1][:-1].isdigit() and both[2].isdigit()):  # `docker run -u 1000:1000`
@@ -200,6 +234,10 @@ class _Line:
             return option + HIDDEN
         if option and self._before == option and self._program not in _ONLY_GLUED:
             return HIDDEN
+        if self._before in ("-p", "-P") and self._is_after_user and re.search(r"[^\d:.\-]", text):
+            return HIDDEN
+        if self._program == "htpasswd" and not text.startswith("-") and not self._before.startswith("-"):
+            return None if self._before.rpartition("/")[2] == "htpasswd" else HIDDEN  # file, user, password
         if self._program in _KEY_LOGINS and self._login and re.match(r"[^-=\s][^=\s]{7,}\Z", text):
             return HIDDEN
         return None
@@ -210,12 +248,13 @@ class _Line:
             self._bare = ""
             return
         if text in _ENDS_COMMAND or text.endswith(";"):
-            self._program, self._login, self._bare = "", False, ""
+            self._program, self._login, self._bare, self._store = "", False, "", ""
             return
         base = text.rpartition("/")[2]
         if base in _PROGRAMS:
             self._program, self._login = base, False
-        self._login = self._login or text == "login"
+        self._login = self._login or text in ("login", "unlock")
+        self._store = self._store_after(text, base)
         self._in_pairs = text in _PAIRS if text.startswith("-") else self._in_pairs
         if text in ("=", ":", ":=") and self._bare:
             self._announced, self._bare = self._bare, ""
@@ -232,6 +271,11 @@ class _Line:
             self._announced = "authorization"
         elif bare and (_is_setting(bare[1]) or (self._is_name_of_pair(text) and announces(bare[1]))):
             self._announced = bare[1]
+
+    def _store_after(self, text: str, base: str) -> str:
+        if self._store and text in _STORING:
+            return text
+        return base if base in _STORES else self._store
 
     def _is_name_of_pair(self, text: str) -> bool:
         """Whether a bare word is a name whose value follows, by where it is or by how it is spelled."""

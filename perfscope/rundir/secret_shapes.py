@@ -72,13 +72,21 @@ _FEWEST_CHANGES = _FEWEST_ODD = 0.45  # of the pairs of neighbors in a jumbled w
 _SHORTEST_HEX = 24  # shorter ones are numbers of versions and machines
 _HASH_LENGTHS = (40, 64)  # of git and sha256
 _PROTEIN = re.compile("[ACDEFGHIKLMNPQRSTVWY]+")  # the 20 amino acids
+_TOKEN_FOLDER = re.compile(r"(https?://[^\s\"']{1,200}/t/)([A-Za-z0-9\-]{8,})(?=/)")  # conda's
 # A secret that a shell pipes or feeds into the standard input of a login.
-_LOGIN = r"(?:--password-stdin|\blogin\b)"
+_LOGIN = (
+    r"(?:--password-stdin|\blogin\b|\bchpasswd\b|\bsmbpasswd\b|\bpasswd\s{1,8}--stdin|\bsudo\s[^|;&]{0,80}-S\b"
+    r"|--passphrase-fd\b|\bkinit\b|\bcryptsetup\b|\b(?:secrets?|versions)\s{1,8}(?:set|put|create|add)\b)"
+)
 _WORD = r"(?:\"[^\"]{1,4096}\"|'[^']{1,4096}'|[^\s\"'|;&]{1,4096})"
 _PIPED = re.compile(
     rf"(\b(?:echo|printf)(?:\s{{1,8}}[-%]\S{{0,8}}){{0,3}}\s{{1,8}}){_WORD}(?=\s{{0,8}}\|[^|;&]{{0,200}}{_LOGIN})"
 )
 _FED = re.compile(rf"({_LOGIN}[^|;&]{{0,200}}<<<\s{{0,8}}){_WORD}")
+_SQL = re.compile(
+    r"(?i)(\b(?:identified\s{1,8}(?:with\s{1,8}\S{1,80}\s{1,8})?by|password(?:\s{1,8}for\s{1,8}\S{1,80})?)"
+    r"(?:\s{0,8}=\s{0,8}|\s{1,8}))(?:'[^']{1,4096}'|\"[^\"]{1,4096}\")"
+)
 _EXTENSION = re.compile(r"\.[A-Za-z][A-Za-z0-9]{0,9}\Z")
 # Pairs of letters that make up most of English and of the words of programs.
 _PAIRS = words(
@@ -105,11 +113,14 @@ def hide_shapes(text: str) -> str:
         (_SIGNED_QUERY, rf"\1{HIDDEN}"),
     ):
         text = pattern.sub(replacement, text)
-    return text
+    return _TOKEN_FOLDER.sub(
+        lambda match: f"{match[1]}{HIDDEN}" if looks_random(match[2], shortest=8) else match[0], text
+    )
 
 
 def hide_piped(text: str) -> str:
-    """A text of shell commands without the words that go to the standard input of a login."""
+    """A text of shell commands or SQL without what goes to a login's standard input, or sets a password."""
+    text = _SQL.sub(rf"\1{HIDDEN}", text)
     return _FED.sub(rf"\1{HIDDEN}", _PIPED.sub(rf"\1{HIDDEN}", text))
 
 

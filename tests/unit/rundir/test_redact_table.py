@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 import shlex
 import string
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -303,7 +305,57 @@ prog --model meta-llama/Llama-3.2-11B-Vision-Instruct --base Qwen2-VL-72B-Instru
 --name R50x1-BiT-M-A100x8
 prog --model ViT-H-14-378-quickgelu/dfn5B --run exp/R50x1-BiT-M/A100x8-lr3e-4
 prog --cluster gpuH100x8-NVL72_rackB12-U7
+python -u train.py -p 3
+python -u train.py -p data
+docker run -u 1000:1000 -p 8080:80 img
+docker run -u root -p 8080:80 img
+squeue -u me -p gpu
+sbatch -u me -p gpu job.sh
+srun -u -p gpu python t.py
+mpirun -np 4 -x A=1 python -u t.py -a resnet50 -b 256
+python main.py -a resnet50 --dist-url tcp://127.0.0.1:29500
+python main.py -A adam -U 3 -u 4
+python t.py --data s3://bucket/secret-santa/set/a=1
+python t.py kv cache size=3
+python t.py --kv-write update x=1
+python t.py create model=vit depth=12
+python t.py set lr=0.1
+python t.py --vault-size 3 put a=1
+python t.py session train8 lr=1
+python t.py key value7x
+python prep.py data/tokens shard00x7
+python t.py --header a,b
+python t.py --user alice
+python t.py --user-embedding alice:3
+bash -c 'echo hi | sudo tee /x'
+bash -c 'echo 3 | sudo tee /proc/sys/vm/drop_caches; python t.py'
+aria2c -x 16 -s 16 http://h/f
+ab -n 100 -c 10 http://h/
+python t.py --lr-schedule a: 1
+python t.py tokens: 5
+python t.py --t http://h/t/data/x http://h/t/train2024/x.tar
+git -c core.autocrlf=false clone https://g/p
+python t.py --model-config hidden: 3
+nsys profile -t cuda,nvtx -o out -w true python t.py
+ncu --set full -o x python t.py
+torchrun --nproc-per-node 2 t.py --bw unlock lr=0.12345678
 """.strip().splitlines()
+
+
+_TOOLS = Path(__file__).parents[2] / "data" / "redaction" / "tools.txt"
+_HIDDEN = {"{PW}": PW, "{MIXED}": MIXED, "{B62}": B62, "{HEX32}": "5f0c6b1e" + "9a7d4c3b2f1e0d9c8b7a6f5e"}
+
+
+def of_tools() -> Iterator[tuple[str, str]]:
+    """Lines of the file with their secrets in place, once for each of them."""
+    for template in _TOOLS.read_text().splitlines()[1:]:
+        line = template
+        for placeholder, secret in _HIDDEN.items():
+            line = line.replace(placeholder, secret)
+        yield from ((line, secret) for placeholder, secret in _HIDDEN.items() if placeholder in template)
+
+
+SECRET_LINES += of_tools()
 
 
 @pytest.mark.parametrize(("line", "secret"), SECRET_LINES)
@@ -324,7 +376,7 @@ def test_an_ordinary_command_line_stays_as_it_is(line: str) -> None:
 
 
 def test_the_tables_are_large_and_no_secret_is_empty() -> None:
-    assert len(SECRET_LINES) >= 67
+    assert len(SECRET_LINES) >= 300
     assert len(HARMLESS_LINES) >= 60
     assert all(len(secret) >= 7 for _, secret in SECRET_LINES)
 
