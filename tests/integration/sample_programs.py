@@ -295,6 +295,18 @@ def sequences(*, batch_first: bool, flat: bool) -> Told:
     return [5] * STEPS, 1
 
 
+def recurrent(*, batch_first: bool) -> Told:
+    """The model is the recurrent layer itself; nothing tells its targets."""
+    model = nn.GRU(WIDTH, 4, batch_first=batch_first)
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    shape = (5, 13, WIDTH) if batch_first else (13, 5, WIDTH)
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        model(torch.randn(shape))[0].square().mean().backward()
+        optimizer.step()
+    return [5] * STEPS, 1
+
+
 def lbfgs() -> Told:
     model = Net()
     optimizer = torch.optim.LBFGS(model.parameters(), max_iter=3)
@@ -442,6 +454,8 @@ PROGRAMS: dict[str, tuple[int, Callable[[], Told]]] = {
     "sequence first, flat targets": (1, lambda: sequences(batch_first=False, flat=True)),
     "batch first": (1, lambda: sequences(batch_first=True, flat=False)),
     "batch first, flat targets": (1, lambda: sequences(batch_first=True, flat=True)),
+    "recurrent": (1, lambda: recurrent(batch_first=False)),
+    "recurrent, rows are samples": (1, lambda: recurrent(batch_first=True)),
     "lbfgs": (1, lbfgs),
     "closure after micro-batches": (1, closure_after_micro_batches),
     "twice": (1, twice),

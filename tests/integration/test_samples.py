@@ -34,7 +34,7 @@ ALONE = (
     *("loader", "loader with workers", "loader without the last", "batch sampler", "stream", "slices"),
     *("steps on slices", "ahead", "teacher", "transposed", "sequence first", "sequence first, flat targets"),
     *("batch first", "batch first, flat targets", "lbfgs", "closure after micro-batches", "twice"),
-    *("evaluations with gradients", "gradients of each sample"),
+    *("evaluations with gradients", "gradients of each sample", "recurrent", "recurrent, rows are samples"),
     *("adversaries", "adversaries in turns", "parts in turns"),
 )
 FROM_LOADER = frozenset((*ALONE[:10], *ALONE[-3:], "lbfgs", "ddp"))

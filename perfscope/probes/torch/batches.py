@@ -209,6 +209,7 @@ class Batches:
         if self._axis_from == INPUT and len(shape) > 1 and shape[0] != shape[1] and not searched:
             self._open = (shape, samples)
             self._watch_layers(root)
+            self._layer_given(root, (tensors[first],))  # its own call has begun: no hook sees it any more
         self._count(self._axis_from)
         return samples
 
