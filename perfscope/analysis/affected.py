@@ -20,17 +20,8 @@ _OF_STEPS = (
 )
 _OF_WINDOWS = (
     *("breakdown_of", "layers", "communication", "process_groups", "pipeline", "experts", "counters"),
-    *(
-        "kernels",
-        "collectives",
-        "provenance",
-        "machine",
-        "findings",
-        "bench",
-        "remarks",
-        "framework",
-        *_CAUSES,
-    ),
+    *("kernels", "workload", "collectives", "provenance", "machine", "findings", "bench", "remarks"),
+    *("framework", *_CAUSES),
 )
 _OF_TRAINING = tuple(sorted({*_OF_STEPS, *_OF_WINDOWS, RANKS}))
 _OF_MACHINE = ("machine", "findings", "waits", "what_ifs", "remarks")
