@@ -19,7 +19,12 @@ from tests.integration.test_communication import exact
 
 QUICK = ("ddp_buckets", "tp")
 RIGHT = 0.99  # of the exposed time that has a layer by the program's structure
-BY_MESH = ("fsdp2", "fsdp2_kept", "hsdp", "tp", "fsdp2_tp", "gpipe", "1f1b")  # the mesh names the axes
+# The mesh names the axes.
+BY_MESH = (
+    *("fsdp2", "fsdp2_kept", "fsdp2_nested", "hsdp", "tp", "sp", "loss_parallel", "fsdp2_tp"),
+    *("gpipe", "1f1b", "1f1b_4", "interleaved", "interleaved_3"),
+)
+ONE_THREAD = "a window traces the thread that trains, not a helper thread of the program that communicates"
 
 
 def report_of(name: str, folder: Path) -> dict[str, Any]:
@@ -44,7 +49,16 @@ def report_of(name: str, folder: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow]) for name in programs.PROGRAMS],
+    [
+        pytest.param(
+            name,
+            marks=[
+                *([] if name in QUICK else [pytest.mark.slow]),
+                *([pytest.mark.xfail(reason=ONE_THREAD, strict=True)] if name == "thread" else []),
+            ],
+        )
+        for name in programs.PROGRAMS
+    ],
 )
 def test_exposed_time_belongs_to_the_layers_and_axes_that_communicate(tmp_path: Path, name: str) -> None:
     report = report_of(name, tmp_path)
