@@ -25,6 +25,7 @@ from perfscope.analysis.whatif.results import ReplayCheck, WhatIf
 from perfscope.analysis.whole_run.results import WholeRun
 from perfscope.messages.advice import advice_key
 from perfscope.messages.findings import FindingFacts, FindingText, Subject, finding_text
+from perfscope.messages.findings.confidence import Confidence
 from perfscope.messages.findings.facts import Basis
 from perfscope.rundir.records import RunRecord
 from perfscope.vocabulary.communication import Unattributed
@@ -320,6 +321,7 @@ class Finding(Struct, frozen=True, kw_only=True):
     axis: str | None = None  # of the mesh, where it is about the communication along one
     basis: Basis | None = None  # of the verdict
     symptoms: tuple[FindingKind, ...] = ()  # findings that are consequences of this one; they come next
+    confidence: Confidence | None = None  # how far it can be trusted
     symptom_of: FindingKind | None = None  # the finding that this one is a consequence of
     of_training: bool = False  # the gain is off the mean step of the whole training, long steps included
 

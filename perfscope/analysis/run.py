@@ -64,7 +64,14 @@ from perfscope.analysis.results import (
 from perfscope.analysis.server import server_load
 from perfscope.analysis.source import RunSource
 from perfscope.analysis.spans import WindowFacts, window_facts
-from perfscope.analysis.steps import RankSteps, Throughput, overhead_ratio, quantiles, throughput
+from perfscope.analysis.steps import (
+    RankSteps,
+    Throughput,
+    overhead_ratio,
+    quantiles,
+    spread_ratio,
+    throughput,
+)
 from perfscope.analysis.whole_run.analyze import whole_run
 from perfscope.analysis.whole_run.results import WholeRun
 from perfscope.messages.files import HANDED_OVER, NO_TRACED_STEP
@@ -309,6 +316,8 @@ def _evidence(source: RunSource, figures: _Figures, analysis: RunAnalysis) -> Ev
         breakdown_of=analysis.breakdown_of,
         machine=analysis.machine,
         hosts=figures.hosts,
+        traced_ratio=_traced_ratio(figures, analysis),
+        spread_ratio=spread_ratio(list(figures.ranks.steps.values())),
         cpu_waits=cpu_waits(figures.hosts, figures.machine.disturbances if figures.machine else ()),
         what_ifs=figures.why.what_ifs,
         uneven=uneven_layer(figures.ranks.traces.layers, UNEVEN),
@@ -321,6 +330,16 @@ def _evidence(source: RunSource, figures: _Figures, analysis: RunAnalysis) -> Ev
         no_window=figures.no_window,
         workload=analysis.workload,
     )
+
+
+def _traced_ratio(figures: _Figures, analysis: RunAnalysis) -> float | None:
+    """Mean traced step / median untraced one; None where the median is of traced steps, too."""
+    steps = [rank.breakdown_ns.step for rank in analysis.ranks if rank.breakdown_ns is not None]
+    usual, every = analysis.step_ns, figures.ranks.steps.values()
+    is_untraced = all(not (of_rank.is_counted & of_rank.is_traced).any() for of_rank in every)
+    if not steps or usual is None or not usual.median or not is_untraced or analysis.breakdown_of != "step":
+        return None
+    return sum(steps) / len(steps) / usual.median
 
 
 def _shared(ranks: RankFiles) -> list[str]:

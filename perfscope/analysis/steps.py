@@ -31,6 +31,7 @@ from perfscope.vocabulary.causes import Cause
 from perfscope.vocabulary.figures import Figure
 
 MIN_UNTRACED = 3
+FEWEST_OF_HALF = 5
 MAX_WARMUP = 3
 RAN_AHEAD = 1.5
 MAX_SMALLER = 0.1  # share of the steps that may have a smaller (last) batch while sizes count as constant
@@ -83,6 +84,20 @@ def quantiles(values: Int64) -> Quantiles | None:
         return None
     p10, median, p90 = (round(float(value)) for value in np.percentile(values, (10, 50, 90)))
     return Quantiles(median=median, p10=p10, p90=p90, count=len(values))
+
+
+def spread_ratio(steps: Sequence[RankSteps]) -> float | None:
+    """By how much the halves of a run differ: |difference| of their median steps / median step, mean rank.
+
+    None where no rank has FEWEST_OF_HALF counted steps in each.
+    """
+    spreads = []
+    for counted in (of_rank.counted for of_rank in steps):
+        half = len(counted) // 2
+        median = float(np.median(counted)) if half >= FEWEST_OF_HALF else 0.0
+        if median > 0:
+            spreads.append(abs(float(np.median(counted[:half]) - np.median(counted[half:]))) / median)
+    return _mean_of(spreads) if spreads else None
 
 
 def counted_steps(window: Int64) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:

@@ -139,6 +139,7 @@ def build_verdict(analysis: RunAnalysis) -> Verdict:
             detail=_where_it_goes(analysis),
             action=visible(first.text.action, LONGEST_SENTENCE),
             tone="caution" if notable else "plain",
+            confidence="" if first.confidence is None else first.confidence.sentence,
         )
     if shares is not None:
         largest = max(shares[1].items(), key=lambda item: item[1])

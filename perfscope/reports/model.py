@@ -238,6 +238,7 @@ class FindingCard(Struct, frozen=True, kw_only=True):
     is_verdict: bool = False
     symptoms: tuple[FindingCard, ...] = ()
     symptoms_title: str = ""
+    confidence: str = ""  # a sentence
 
 
 class FindingList(Struct, frozen=True, kw_only=True):
@@ -421,6 +422,7 @@ class Verdict(Struct, frozen=True, kw_only=True):
     detail: str
     action: str
     tone: str
+    confidence: str = ""  # a sentence
 
 
 class Report(Struct, frozen=True, kw_only=True, eq=False):

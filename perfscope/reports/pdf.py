@@ -77,6 +77,7 @@ def pdf_data(report: Report) -> Json:
             "headline": soft(verdict.headline),
             "detail": soft(verdict.detail),
             "action": soft(verdict.action),
+            "confidence": soft(verdict.confidence),
             "color": TONE_COLOR[verdict.tone],
         },
         "notices": [_note_json(note) for note in report.notices],
@@ -179,6 +180,7 @@ def _(block: FindingList) -> list[Json]:
             "where": soft(card.where),
             "gain": card.gain,
             "share": card.share,
+            "confidence": soft(card.confidence),
             "symptoms_title": card.symptoms_title,
             "symptoms": [soft(symptom.title) for symptom in card.symptoms],
         }

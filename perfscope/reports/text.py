@@ -90,6 +90,8 @@ def _head(report: Report, width: int, style: Style) -> Iterator[str]:
     yield from (style.bold(line) for line in wrapped(verdict.headline, width, ""))
     if verdict.action:
         yield from wrapped(verdict.action, width, "    ", "  → ")
+    if verdict.confidence:
+        yield from wrapped(verdict.confidence, width)
     if verdict.detail:
         yield from wrapped(verdict.detail, width)
     for notice in report.notices:
@@ -218,6 +220,8 @@ def _findings(block: FindingList, width: int, style: Style) -> Iterator[str]:
         yield from (style.bold(line) if n == 0 else line for n, line in enumerate(lines))
         if card.detail:
             yield from (style.quiet(line) for line in wrapped(card.detail, width, "     "))
+        if card.confidence and not card.is_verdict:
+            yield from (style.quiet(line) for line in wrapped(card.confidence, width, "     "))
         if card.action and not card.is_verdict:
             yield from wrapped(card.action, width, "       ", "     → ")
         if card.symptoms:

@@ -58,6 +58,7 @@ class FindingKind(str, Enum):
     NO_STEPS = "no_steps"
     NOT_TRACED = "not_traced"
     NO_DEVICE_EVENTS = "no_device_events"
+    NOT_ENOUGH_EVIDENCE = "not_enough_evidence"  # the traced steps cannot carry a verdict
 
 
 GAPS = frozenset(
@@ -86,5 +87,6 @@ ABOUT_THE_RECORDING = frozenset(
         FindingKind.OVERHEAD,
         FindingKind.RANKS_MISSING,
         FindingKind.RANKS_KILLED,
+        FindingKind.NOT_ENOUGH_EVIDENCE,
     }
 )

@@ -49,6 +49,8 @@ class Evidence(Struct, frozen=True, kw_only=True):
     breakdown_of: str  # "step" or "file"
     machine: MachineAnalysis | None = None
     hosts: Sequence[Host] = ()  # what `machine` was drawn from
+    traced_ratio: float | None = None  # mean traced step / median untraced one; None: none is untraced
+    spread_ratio: float | None = None  # between the medians of the run's halves; None: too few steps
     cpu_waits: CpuWaits = CpuWaits()
     what_ifs: WhatIfs = NOTHING
     communication: Communication | None = None

@@ -29,6 +29,7 @@ from perfscope.analysis.findings import (
     server,
     whole_run,
 )
+from perfscope.analysis.findings.confidence import with_confidence
 from perfscope.analysis.findings.evidence import Evidence
 from perfscope.analysis.findings.symptoms import with_symptoms
 from perfscope.analysis.results import Finding
@@ -190,8 +191,8 @@ def _in_order(evidence: Evidence, verdict: Finding, candidates: Sequence[Finding
     ordered = with_symptoms(evidence, (*_by_gain(before), verdict, *disturbances.doubt, *remaining))
     first = ordered[0]
     if isinstance(first.facts, Disturbed):
-        return (replace(first, facts=replace(first.facts, leads=True)), *ordered[1:])
-    return ordered
+        ordered = (replace(first, facts=replace(first.facts, leads=True)), *ordered[1:])
+    return with_confidence(evidence, ordered)
 
 
 def _by_gain(findings: Sequence[Finding]) -> list[Finding]:

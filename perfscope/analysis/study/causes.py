@@ -16,7 +16,11 @@ KEPT = 3  # findings of a run that a study carries
 def cause_of(run: StudyRun) -> Finding | None:
     """The run's verdict; where that is about the recording alone, the first finding that is not, if any."""
     return next(
-        (finding for finding in run.findings if finding.id not in ABOUT_THE_RECORDING),
+        (
+            finding
+            for finding in run.findings
+            if finding.id not in ABOUT_THE_RECORDING and finding.symptom_of is None
+        ),
         next(iter(run.findings), None),
     )
 

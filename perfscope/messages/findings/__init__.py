@@ -10,7 +10,6 @@ from perfscope.units import format_count
 __all__ = ["SYMPTOMS", "FindingFacts", "FindingText", "Subject", "finding_text"]
 
 SYMPTOMS = "Likely symptoms: fix the cause and measure again."
-FEW_STEPS = 2  # a verdict on no more traced steps than these may be of steps that are not typical
 
 
 def finding_text(facts: FindingFacts, subject: Subject, basis: Basis | None = None) -> FindingText:
@@ -33,5 +32,4 @@ def _basis_text(basis: Basis) -> str:
     if not basis.has_step_marks:
         return f"The traces of {ranks_text} have no step marks, so each counts as one step."
     steps = format_count(basis.num_steps)
-    few = ", so confidence is low" if basis.num_steps <= FEW_STEPS else ""
-    return f"Mean of {steps} traced step{'' if steps == '1' else 's'} on {ranks_text}{few}."
+    return f"Mean of {steps} traced step{'' if steps == '1' else 's'} on {ranks_text}."

@@ -60,4 +60,5 @@ def _card(finding: Finding, short: str, *, is_verdict: bool) -> FindingCard:
         gain_ratio=finding.gain_ratio,
         where=where,
         is_verdict=is_verdict,
+        confidence="" if finding.confidence is None else finding.confidence.sentence,
     )
