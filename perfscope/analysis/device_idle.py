@@ -202,7 +202,7 @@ def _sources(
 ) -> list[_Source]:
     on_host = spans.device < 0
     calls = on_host & (spans.kind == RUNTIME)
-    activities = [_activity_of_call(text) for text in names]
+    activities = [activity_of_call(text) for text in names]
     sources = []
     for activity in dict.fromkeys(activity for _, activity in RUNTIME_CALLS):
         alike = np.array([*(of_name is activity for of_name in activities), False])[name]
@@ -215,7 +215,8 @@ def _sources(
     return sources
 
 
-def _activity_of_call(name: str) -> HostActivity | None:
+def activity_of_call(name: str) -> HostActivity | None:
+    """What a runtime call does, by its name; None: neither blocks nor puts work on a device."""
     return next((activity for pattern, activity in RUNTIME_CALLS if re.search(pattern, name)), None)
 
 

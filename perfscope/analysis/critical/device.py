@@ -3,7 +3,8 @@
 A span begins when the one before it on its stream has ended, the host has launched it, and what its stream
 was made to wait for on other streams is done. The trace names the first two. An event wait is read from a
 span that begins shortly after one of another stream ended; a host that waits for its device from a stretch
-without any operator that ends when the device has nothing left to do, or has copied something back.
+without any operator that ends when the device has nothing left to do, or has copied something back, and from
+a runtime call that blocks in which that happens.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from perfscope.analysis.clocks.fit import ClockFit
+from perfscope.analysis.device_idle import activity_of_call
 from perfscope.analysis.intervals import Int64
 from perfscope.analysis.spans import (
     COMM,
@@ -24,11 +26,13 @@ from perfscope.analysis.spans import (
     HOST,
     INPUT,
     OPTIMIZER,
+    RUNTIME,
     Spans,
     spans_of,
     whole_numbers,
     words,
 )
+from perfscope.vocabulary.host_activity import BLOCKING
 
 DEVICE_COLUMNS = ("start_ns", "dur_ns", "device", "lane", "kind", "phase", "layer", "name", "launch_ns")
 BACK_TO_BACK_NS = 5_000  # two spans of one stream nearer than this: stream order explains the second
@@ -81,7 +85,10 @@ class DeviceIndex:
         self._stream = np.unique(np.stack((self.device, self.lane)), axis=1, return_inverse=True)[1].ravel()
         self._previous = _previous(self._stream)
         self._host = _HostLine(spans, layer, name, clocks, host)
-        self._release, self._released_by = self._releases(clocks.to_reference(host, marks))
+        waits = _blocking_calls(spans, name, self.names)
+        self._release, self._released_by = self._releases(
+            clocks.to_reference(host, marks), clocks.to_reference(host, waits)
+        )
 
     def covering(self, time: int) -> int:
         """The span that runs at a time, the last to begin of several; -1: the device has nothing to do."""
@@ -151,8 +158,11 @@ class DeviceIndex:
         words_of = (self.layers[layer] if layer >= 0 else None), (self.names[name] if name >= 0 else "")
         return (*words_of, int(self._host.phase[row]))
 
-    def _releases(self, marks: Int64) -> tuple[Int64, Int64]:
-        """When the host was let go on, sorted, and the spans that ended then."""
+    def _releases(self, marks: Int64, waits: Int64) -> tuple[Int64, Int64]:
+        """When the host was let go on, sorted, and the spans that ended then.
+
+        `waits`: runtime calls that block, shape (n, 2).
+        """
         edges = np.unique(np.concatenate((self._host.edges, self.launch[self.launch >= 0], marks)))
         if not len(edges) or not len(self.start):
             return np.empty(0, np.int64), np.empty(0, np.int64)
@@ -166,9 +176,28 @@ class DeviceIndex:
         index = np.searchsorted(self.launch[by_launch], self.end, side="right") - 1
         drained = reach[np.maximum(index, 0)] <= self.end
         copied = np.array(["DtoH" in name for name in self.names], dtype=bool)[self.name]
-        released = np.flatnonzero(quiet & (drained | ((self.kind == COPY) & copied)))
+        let_go = drained | ((self.kind == COPY) & copied)
+        released = np.flatnonzero((quiet | self._last_within(waits)) & let_go)
         released = released[np.argsort(self.end[released], kind="stable")]
         return self.end[released], released
+
+    def _last_within(self, waits: Int64) -> NDArray[np.bool_]:
+        """Which spans are the last to end within one of the calls. Shape (spans,)."""
+        result = np.zeros(len(self.end), dtype=bool)
+        last = np.searchsorted(self._ends, waits[:, 1], side="right") - 1
+        within = (last >= 0) & (self._ends[np.maximum(last, 0)] > waits[:, 0])
+        result[self._by_end[last[within]]] = True
+        return result
+
+
+def _blocking_calls(spans: Spans, name: NDArray[np.int32], names: Sequence[str]) -> Int64:
+    """Start and end of the host's runtime calls that wait for the device, shape (n, 2)."""
+    rows = np.flatnonzero((spans.device < 0) & (spans.kind == RUNTIME) & (name >= 0))
+    codes, of_row = np.unique(name[rows], return_inverse=True)
+    blocks = np.array([activity_of_call(names[code]) in BLOCKING for code in codes.tolist()], dtype=bool)
+    rows = rows[blocks[of_row]] if len(rows) else rows
+    rows = rows[spans.end[rows] - spans.start[rows] >= QUIET_NS]
+    return np.stack((spans.start[rows], spans.end[rows]), axis=1)
 
 
 def _previous(stream: NDArray[np.intp]) -> Int64:

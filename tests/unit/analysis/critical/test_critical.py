@@ -280,6 +280,28 @@ def test_a_host_that_waited_for_its_device_hands_the_path_back() -> None:
     ]
 
 
+def test_what_the_device_does_while_a_call_blocks_the_host_is_the_devices() -> None:
+    # Each ms: a kernel of 0.3 ms, and a call that frees memory: it waits for the kernel and then goes on.
+    rows: Rows = []
+    for k in range(10):
+        rows += [host(k, k + 0.99, f"aten::op{k}"), kernel(k + 0.05, k + 0.1, k + 0.4, layer=None)]
+        freeing = {"name": "hipFree", "lane": MAIN}
+        rows.append(span(round((k + 0.06) * MS), round(0.9 * MS), "runtime", **freeing))
+    [path], _ = walk({0: rows}, 10)
+    shares = {share.key: share.ratio for share in results.shares_by_kind([path])}
+    assert shares["compute"] == pytest.approx(0.3, abs=0.01)
+    assert shares["host"] + shares["launch"] == pytest.approx(0.7, abs=0.01)
+
+
+def test_a_call_that_does_not_wait_is_the_hosts() -> None:
+    # The host runs ahead; its calls end while kernels run that it has queued long before.
+    rows = [host(0, 5, "aten::cat"), kernel(0.01, 0.02, 3, layer=None), kernel(0.02, 3, 9, layer=None)]
+    rows.append(span(round(2.5 * MS), MS, "runtime", name="cudaMalloc", lane=MAIN))
+    [path], _ = walk({0: rows}, 9)
+    shares = {share.key: share.ratio for share in results.shares_by_kind([path])}
+    assert shares["compute"] > 0.99
+
+
 def test_a_collective_on_devices_leads_to_the_late_ranks_stream() -> None:
     def rank(busy: float, device: int) -> Rows:
         on = {"device": device}
