@@ -20,6 +20,7 @@ from perfscope.analysis.kernels.results import Kernels, StreamQueue
 from perfscope.analysis.machine.results import MachineAnalysis
 from perfscope.analysis.missing import Missing
 from perfscope.analysis.pipeline.results import Pipeline
+from perfscope.analysis.self_check_results import SelfCheck
 from perfscope.analysis.waits.results import WaitAnalysis
 from perfscope.analysis.whatif.results import ReplayCheck, WhatIf
 from perfscope.analysis.whole_run.results import WholeRun
@@ -395,6 +396,7 @@ class RunAnalysis(Struct, frozen=True, kw_only=True):
     counters: StepCounters | None = None  # None: no rank read any
     workload: Workload = Workload.TRAINING  # what the program does
     framework: str = "torch"  # that trained, "keras-jax" with Keras's backend; torch where none is recorded
+    self_checks: tuple[SelfCheck, ...] = ()  # of the figures above against each other
     remarks: tuple[str, ...] = ()  # what probes and readers noted of the training, a sentence each
 
     @property

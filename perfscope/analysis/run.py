@@ -61,6 +61,7 @@ from perfscope.analysis.results import (
     RankResult,
     RunAnalysis,
 )
+from perfscope.analysis.self_checks import with_self_checks
 from perfscope.analysis.server import server_load
 from perfscope.analysis.source import RunSource
 from perfscope.analysis.spans import WindowFacts, window_facts
@@ -162,7 +163,8 @@ def analyze_run(source: RunSource) -> RunAnalysis:
         missing=tuple(dict.fromkeys(missing)),
     )
     analysis = _analysis(source, figures)
-    return replace(analysis, findings=find(_evidence(source, figures, analysis)))
+    analysis = replace(analysis, findings=find(_evidence(source, figures, analysis)))
+    return with_self_checks(analysis)
 
 
 def _parallel(

@@ -58,6 +58,7 @@ class FindingKind(str, Enum):
     NO_STEPS = "no_steps"
     NOT_TRACED = "not_traced"
     NO_DEVICE_EVENTS = "no_device_events"
+    SELF_CHECK_FAILED = "self_check_failed"  # figures of the report contradict each other
     NOT_ENOUGH_EVIDENCE = "not_enough_evidence"  # the traced steps cannot carry a verdict
 
 
@@ -88,5 +89,6 @@ ABOUT_THE_RECORDING = frozenset(
         FindingKind.RANKS_MISSING,
         FindingKind.RANKS_KILLED,
         FindingKind.NOT_ENOUGH_EVIDENCE,
+        FindingKind.SELF_CHECK_FAILED,
     }
 )

@@ -52,7 +52,9 @@ class Judged:
 
 def judged(seed: int, cause: str | None) -> Judged:
     case = draw(seed, cause)
-    return Judged(case, analyze_run(EmulatedRun(case.job, run(case.job))))
+    analysis = analyze_run(EmulatedRun(case.job, run(case.job)))
+    assert all(check.ok for check in analysis.self_checks), (case.label, analysis.self_checks)
+    return Judged(case, analysis)
 
 
 def errors(one: Judged) -> dict[str, float]:
