@@ -42,6 +42,14 @@ class ProblemKind(str, Enum):
     NO_MODE = "no_mode"
 
 
+class CannotTell(str, Enum):
+    """Why what was measured says nothing of how runs compare. The value is the code in the JSON report."""
+
+    REFERENCE_DISTURBED = "reference_disturbed"  # every run on as many ranks as the reference
+    RUNS_DISTURBED = "runs_disturbed"  # every run of the setting that the headline is about
+    IMPOSSIBLE_EFFICIENCY = "impossible_efficiency"  # above what ranks can bring
+
+
 class NotModeled(Enum):
     """Why it cannot be modeled at which bandwidth another setting would win."""
 

@@ -25,3 +25,4 @@ class PopFactor(str, Enum):
 SPLIT_BY_HOST = (PopFactor.LB_IN, PopFactor.LB_OUT)
 # From this on the field calls a factor acceptable.
 ACCEPTABLE = 0.8
+IMPOSSIBLE = 1.05  # an efficiency above it is not due to the ranks

@@ -22,9 +22,11 @@ from perfscope.analysis.study.results import (
     StudyRun,
 )
 from perfscope.messages.comparison import diff as words
+from perfscope.messages.comparison.doubt import REPEAT_QUIETLY, cannot_tell
 from perfscope.messages.comparison.schemes import advised, unequal_work
 from perfscope.messages.sentences import capital
 from perfscope.messages.study import PART_TITLES
+from perfscope.vocabulary.comparison import CannotTell
 from perfscope.vocabulary.efficiency import PopFactor
 
 Value = float | str | None
@@ -65,13 +67,18 @@ def run_diff(before: tuple[StudyRun, RunEntry], after: tuple[StudyRun, RunEntry]
     moved = _moved_most(first, second)
     if moved and by_axis and first.composition is not None and second.composition is not None:
         moved += words.of_axes(axis_changes((first.composition, analysis), (second.composition, other)))
+    headline, doubt = _headline(first, second, moved), None
+    if first.disturbed or second.disturbed:
+        doubt = CannotTell.REFERENCE_DISTURBED if first.disturbed else CannotTell.RUNS_DISTURBED
+        headline = cannot_tell(doubt, headline)
     return RunDiff(
         before=first.label,
         after=second.label,
-        headline=_headline(first, second, moved),
+        headline=headline,
+        cannot_tell=doubt,
         sections=tuple(sections),
         moved=f"{capital(moved)}." if moved else "",
-        action=_action(first, second),
+        action=_action(first, second) if doubt is None else REPEAT_QUIETLY,
     )
 
 

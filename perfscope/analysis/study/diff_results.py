@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from perfscope.vocabulary.comparison import CannotTell
+
 
 class DiffRow(Struct, frozen=True, kw_only=True):
     """One thing before and after. Figures: base units of `unit`; else text.
@@ -43,6 +45,7 @@ class RunDiff(Struct, frozen=True, kw_only=True):
     after: str
     headline: str  # how much slower or faster, and the part that moved most
     sections: tuple[DiffSection, ...]
+    cannot_tell: CannotTell | None = None  # why the difference says nothing
     moved: str = ""  # the headline without the speed
     action: str = ""
     refused: str = ""  # why they may not be compared; then no row has a ratio. "" = they may

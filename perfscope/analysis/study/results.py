@@ -28,7 +28,7 @@ from perfscope.analysis.study.framework_results import FrameworkStudy as Framewo
 from perfscope.rundir.records import LayersRecord, RankRecord
 from perfscope.rundir.scheme_records import BenchRecord
 from perfscope.vocabulary.causes import Cause
-from perfscope.vocabulary.comparison import ProblemKind
+from perfscope.vocabulary.comparison import CannotTell, ProblemKind
 from perfscope.vocabulary.efficiency import PopFactor
 
 Severity = Literal["refuse", "warn"]
@@ -300,6 +300,7 @@ class ScalingSeries(Struct, frozen=True, kw_only=True):
     refused: str = ""
     refusal: ProblemKind | Literal[""] = ""  # mixed_settings, no_scaling, no_mode
     reference_stated: bool = False  # by --reference
+    cannot_tell: CannotTell | None = None  # why speedup and efficiency say nothing
 
 
 class ScalingStudy(Struct, frozen=True, kw_only=True):
@@ -390,6 +391,7 @@ class SchemeVerdict(Struct, frozen=True, kw_only=True):
     ratio: float | None
     level: bool | None  # the repeats do not tell the two apart; None: no repeats to say
     headline: str
+    cannot_tell: CannotTell | None = None  # why the order says nothing
     why: str
     turn: str
     caution: str  # what the samples/s do not say (losses, effective batch, disturbed runs); "" = nothing

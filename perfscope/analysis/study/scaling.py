@@ -28,9 +28,11 @@ from perfscope.analysis.study.results import (
 )
 from perfscope.analysis.study.series import RunSeries, find_series
 from perfscope.messages.comparison import scaling as words
+from perfscope.messages.comparison.doubt import REPEAT_QUIETLY, cannot_tell
 from perfscope.messages.comparison.schemes import ONE_REPEAT
 from perfscope.messages.study import PART_TITLES
-from perfscope.vocabulary.comparison import ProblemKind
+from perfscope.vocabulary.comparison import CannotTell, ProblemKind
+from perfscope.vocabulary.efficiency import IMPOSSIBLE
 
 SUPERLINEAR = 1.01  # above it more than the ranks must have helped
 NOTABLE = 0.01  # of the step: a part that grew by less is not named
@@ -76,6 +78,8 @@ class _Line(Struct, frozen=True, kw_only=True):
         pop, pop_missing = pop_tree({n: series.at(n) for n in series.sizes}, size, series.mode)
         grew, grew_missing = _what_grew(points, size, series.mode)
         verdict, action = _cause(series, points)
+        doubt = _cannot_tell(points)
+        sentence = _sentence(points, size, grew)
         throughputs = [
             ScalePoint(
                 num_ranks=n,
@@ -98,9 +102,10 @@ class _Line(Struct, frozen=True, kw_only=True):
             pop_missing=pop_missing,
             what_grew=grew,
             what_grew_missing=grew_missing,
-            sentence=_sentence(points, size, grew),
+            sentence=cannot_tell(doubt, sentence, size) if doubt is not None else sentence,
             verdict=verdict,
-            action=action,
+            action=REPEAT_QUIETLY if doubt is not None else action,
+            cannot_tell=doubt,
         )
 
     def _why_not(self) -> str:
@@ -164,6 +169,19 @@ def _point(size: int, runs: Sequence[StudyRun], base: Sequence[float], reference
     )
 
 
+def _cannot_tell(points: Sequence[ScalingPoint]) -> CannotTell | None:
+    """Why the points say nothing of scaling; None where they do."""
+    reference = next(point for point in points if point.is_reference)
+    last = points[-1] if not points[-1].is_reference else points[0]
+    if reference.disturbed == len(reference.runs):
+        return CannotTell.REFERENCE_DISTURBED
+    if last.disturbed == len(last.runs):
+        return CannotTell.RUNS_DISTURBED
+    if any(point.efficiency > IMPOSSIBLE for point in points if point.world_size > reference.world_size):
+        return CannotTell.IMPOSSIBLE_EFFICIENCY
+    return None
+
+
 def _what_grew(points: Sequence[ScalingPoint], reference: int, mode: str) -> tuple[tuple[Growth, ...], str]:
     """Parts of the step at the largest N against what ideal scaling would leave of the reference's."""
     last = points[-1]
@@ -184,7 +202,9 @@ def _what_grew(points: Sequence[ScalingPoint], reference: int, mode: str) -> tup
 def _growth(part: str, before: Composition, after: Composition, share: float, size: int) -> Growth:
     first, then = float(getattr(before, part)), float(getattr(after, part))
     excess = then - first * share
-    of_step = excess / after.step if after.step > 0 else None
+    # What is saved is a part of the step that it would be without: never more than all of it.
+    step = after.step if excess > 0 else after.step - excess
+    of_step = excess / step if step > 0 else None
     return Growth(
         part=part,
         title=PART_TITLES[part],

@@ -9,6 +9,8 @@ from perfscope.analysis.study.causes import common_cause, verdict_of_report
 from perfscope.analysis.study.crossover import FARTHEST, Modelled, batch_turns, model_of, turns_against
 from perfscope.analysis.study.results import PARTS, BatchTurn, Pair, SchemeRow, SchemeVerdict, StudyRun, Turn
 from perfscope.messages.comparison import schemes as words
+from perfscope.messages.comparison.doubt import REPEAT_QUIETLY, cannot_tell
+from perfscope.vocabulary.comparison import CannotTell
 from perfscope.vocabulary.links import BETWEEN_HOSTS
 
 NOTABLE = 0.02  # of the runner-up's step: smaller differences explain nothing
@@ -26,17 +28,20 @@ def verdict_of(
     winner, second, last = rows[0], rows[1], rows[-1]
     pair = next(pair for pair in pairs if {pair.a, pair.b} == {winner.title, second.title})
     turns, by_batch, turn = _turns(rows, runs)
+    all_disturbed = any(row.num_disturbed == row.num_repeats for row in (winner, second))
+    doubt = CannotTell.RUNS_DISTURBED if all_disturbed else None
     return (
         SchemeVerdict(
             winner=winner.title,
             runner_up=second.title,
             ratio=pair.ratio,
             level=pair.level,
-            headline=_headline(rows, pair),
+            headline=_headline(rows, pair) if doubt is None else cannot_tell(doubt, _headline(rows, pair)),
+            cannot_tell=doubt,
             why=_why(winner, second, last, runs),
             turn=" ".join([turn, *(batch_turn.sentence for batch_turn in by_batch[:1])]),
             caution=_caution(rows),
-            action=_action(rows, pair, runs),
+            action=_action(rows, pair, runs) if doubt is None else REPEAT_QUIETLY,
         ),
         turns,
         by_batch,

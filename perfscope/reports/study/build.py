@@ -34,6 +34,7 @@ from perfscope.vocabulary.comparison import ProblemKind
 
 _SENTENCE = re.compile(r"(?<=[\w)])\. +(?=[A-Z])")
 _PER_CENT = re.compile(r"(?<=\d) %")
+UNCERTAIN = "?"
 NOT_COMPARED = "each by itself: not compared"
 NO_TIMES: Mapping[str, int] = MappingProxyType({})
 
@@ -83,13 +84,25 @@ def _subtitle(study: StudyAnalysis) -> str:
 
 
 def _verdict(study: StudyAnalysis) -> Verdict:
-    refused = any(problem.severity == REFUSE for problem in study.problems)
+    refused = any(problem.severity == REFUSE for problem in study.problems) or _cannot_tell(study)
     first, remainder = first_sentence(study.headline)
     return Verdict(
         headline=together(visible(first, LONGEST)),
         detail=visible(" ".join([*([remainder] if remainder else []), *_details(study)]), 2 * LONGEST),
         action=visible(study.action, LONGEST),
         tone="caution" if refused else "plain",
+    )
+
+
+def _cannot_tell(study: StudyAnalysis) -> bool:
+    """Whether what was measured says nothing."""
+    return any(
+        entry is not None and entry.cannot_tell is not None
+        for entry in (
+            *(study.scaling.series if study.scaling else ()),
+            *(schemes.verdict for schemes in study.schemes),
+            study.diff,
+        )
     )
 
 
@@ -198,24 +211,27 @@ def _figures(study: StudyAnalysis) -> Iterator[KeyFigure]:
 def _scaling_figures(series: ScalingSeries) -> Iterator[KeyFigure]:
     if not series.points:
         return
-    last = series.points[-1]
+    last, tells = series.points[-1], series.cannot_tell is None
+    measured = "" if tells else f"measured {times(last.speedup)}; "
     yield KeyFigure(
         id="speedup",
         title=f"Speedup at {last.world_size:,} ranks",
-        value=times(last.speedup),
-        note=f"ideal {times(last.ideal_speedup)}, over {points_reference(series)}",
+        value=times(last.speedup) if tells else UNCERTAIN,
+        note=f"{measured}ideal {times(last.ideal_speedup)}, over {points_reference(series)}",
     )
     interval = last.efficiency_interval
     note = f"{series.mode or 'unknown'} scaling"
+    if not tells:
+        note = f"measured {units.format_ratio(last.efficiency)}, {note}"
     if interval is not None:
         note += f"; {units.format_ratio(interval.low)} to {units.format_ratio(interval.high)}"
     yield KeyFigure(
         id="efficiency",
         title=f"Efficiency at {last.world_size:,} ranks",
-        value=units.format_ratio(last.efficiency),
+        value=units.format_ratio(last.efficiency) if tells else UNCERTAIN,
         note=note,
     )
-    if series.what_grew and series.what_grew[0].excess_ns > 0:
+    if tells and series.what_grew and series.what_grew[0].excess_ns > 0:
         grew = series.what_grew[0]
         yield KeyFigure(
             id="grew",

@@ -11,7 +11,7 @@ from perfscope.messages import lists
 from perfscope.reports.display import visible
 from perfscope.reports.model import Bar, StackedBars, Unit, Value, format_value
 from perfscope.reports.sections.steps import BREAKDOWN_PARTS
-from perfscope.vocabulary.efficiency import ACCEPTABLE
+from perfscope.vocabulary.efficiency import ACCEPTABLE, IMPOSSIBLE
 
 MARK = "✓"
 # Bars of which one is so many times as long as another are drawn as shares: the short ones would vanish.
@@ -22,8 +22,8 @@ TYPICAL = "Typical step: of a bench run the slowest rank's, else the median over
 
 
 def efficiency_tone(value: Value) -> str:
-    """The heat of an efficiency; "" where there is none."""
-    if not isinstance(value, (int, float)) or not math.isfinite(value):
+    """The heat of an efficiency; "" where there is none, and for one above what ranks can bring."""
+    if not isinstance(value, (int, float)) or not math.isfinite(value) or value > IMPOSSIBLE:
         return ""
     return next((tone for least, tone in _EFFICIENCY_TONES if value >= least), "bad3")
 

@@ -252,9 +252,14 @@ def _points_table(series: ScalingSeries, suffix: str) -> Table:
             )
             for point in series.points
         ),
-        heat=tuple(("",) * 8 + (efficiency_tone(point.efficiency), "", "") for point in series.points),
+        heat=tuple(("",) * 8 + (_tone(series, point.efficiency), "", "") for point in series.points),
         caption=f"{TYPICAL} {caption}" if has else TYPICAL,
     ).trimmed()
+
+
+def _tone(series: ScalingSeries, efficiency: Value) -> str:
+    """The heat of an efficiency; none where the series says nothing."""
+    return "" if series.cannot_tell is not None else efficiency_tone(efficiency)
 
 
 def _pop(series: ScalingSeries, suffix: str) -> Iterator[Block]:
@@ -294,7 +299,7 @@ def _pop_table(tree: PopTree, series: ScalingSeries, suffix: str) -> Table:
             ),
         ),
         rows=tuple(rows),
-        heat=tuple(("", *(efficiency_tone(value) for value in row.values)) for row in pop_rows),
+        heat=tuple(("", *(_tone(series, value) for value in row.values)) for row in pop_rows),
         heat_mark=MARK,
         caption=caption,
     )
