@@ -396,6 +396,7 @@ class RunAnalysis(Struct, frozen=True, kw_only=True):
     counters: StepCounters | None = None  # None: no rank read any
     workload: Workload = Workload.TRAINING  # what the program does
     framework: str = "torch"  # that trained, "keras-jax" with Keras's backend; torch where none is recorded
+    traced_ratio: float | None = None  # mean traced step / median untraced one; None: none is untraced
     self_checks: tuple[SelfCheck, ...] = ()  # of the figures above against each other
     remarks: tuple[str, ...] = ()  # what probes and readers noted of the training, a sentence each
 

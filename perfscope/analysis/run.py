@@ -163,6 +163,7 @@ def analyze_run(source: RunSource) -> RunAnalysis:
         missing=tuple(dict.fromkeys(missing)),
     )
     analysis = _analysis(source, figures)
+    analysis = replace(analysis, traced_ratio=_traced_ratio(figures, analysis))
     analysis = replace(analysis, findings=find(_evidence(source, figures, analysis)))
     return with_self_checks(analysis)
 
@@ -318,7 +319,7 @@ def _evidence(source: RunSource, figures: _Figures, analysis: RunAnalysis) -> Ev
         breakdown_of=analysis.breakdown_of,
         machine=analysis.machine,
         hosts=figures.hosts,
-        traced_ratio=_traced_ratio(figures, analysis),
+        traced_ratio=analysis.traced_ratio,
         spread_ratio=spread_ratio(list(figures.ranks.steps.values())),
         cpu_waits=cpu_waits(figures.hosts, figures.machine.disturbances if figures.machine else ()),
         what_ifs=figures.why.what_ifs,

@@ -9,6 +9,7 @@ from perfscope.analysis.machine.results import MachineAnalysis
 from perfscope.analysis.missing_reasons import why_cut_short
 from perfscope.analysis.results import RunAnalysis
 from perfscope.analysis.timeline_extract import TimelineExtract
+from perfscope.analysis.usual_step import on_usual_step
 from perfscope.messages.advice import training_advice
 from perfscope.messages.files import of_what_is_left
 from perfscope.messages.lists import counted
@@ -61,23 +62,24 @@ def build_report(analysis: RunAnalysis, timeline: TimelineExtract | None) -> Rep
         analysis: the figures.
         timeline: spans of the traced windows; None where nothing was traced.
     """
+    usual = on_usual_step(analysis)
     sections: list[Section | None] = [
         findings_section(analysis),
         whole_run_section(analysis),
         scheme_section(analysis),
-        breakdown_section(analysis),
+        breakdown_section(usual),
         what_ifs_section(analysis),
         efficiency_section(analysis),
         timeline_section(timeline, analysis.machine, analysis.critical_paths),
         critical_path_section(analysis.critical_paths, layer_names(analysis.layers)),
         pipeline_section(analysis),
         experts_section(analysis),
-        communication_section(analysis),
+        communication_section(usual),
         kernels_section(analysis),
-        layers_section(analysis),
+        layers_section(usual),
         roofline_section(analysis),
         collectives_section(analysis),
-        waits_section(analysis),
+        waits_section(usual),
         device_section(analysis),
         series_section(analysis),
         machine_section(analysis),
@@ -91,9 +93,9 @@ def build_report(analysis: RunAnalysis, timeline: TimelineExtract | None) -> Rep
     return Report(
         title=_title(analysis),
         subtitle=command_text(analysis.run) if analysis.bench is None else scheme_words(analysis.run),
-        verdict=_of_whole_trace(analysis, build_verdict(analysis)),
-        overview=overview_bar(analysis),
-        figures=build_figures(analysis),
+        verdict=_of_whole_trace(analysis, build_verdict(usual)),
+        overview=overview_bar(usual),
+        figures=build_figures(usual),
         sections=tuple(_without_empty_columns(section) for section in sections if section is not None),
         document=build_document(analysis),
         version=__version__,
@@ -174,7 +176,7 @@ def _part_words(key: str) -> str:
 
 
 def _where_it_goes(analysis: RunAnalysis) -> str:
-    """``The mean traced step of 31 ms is 60 % compute, 25 % exposed communication, 15 % idle.``"""
+    """``The median step of 31 ms is 60 % compute, 25 % exposed communication, 15 % idle.``"""
     shares = mean_shares(analysis)
     if shares is None:
         return ""
@@ -183,21 +185,18 @@ def _where_it_goes(analysis: RunAnalysis) -> str:
     phrases = [f"{units.format_ratio(share)} {_part_words(key)}" for key, share in ranked if share >= 0.0005]
     return (
         f"The {scope_of(analysis).whole} of {units.format_ns(step_ns)} is {', '.join(phrases)}."
-        f"{_against_untraced(analysis, step_ns)}"
+        f"{_against_untraced(analysis)}"
     )
 
 
-def _against_untraced(analysis: RunAnalysis, traced_ns: float) -> str:
-    """A warning where the traced steps were much slower than the run's usual ones; else nothing."""
-    usual = analysis.step_ns
-    if analysis.breakdown_of != "step" or analysis.run.is_imported or usual is None:
-        return ""
-    if usual.median <= 0 or traced_ns < (1 + NOTABLE_SLOWDOWN) * usual.median:
+def _against_untraced(analysis: RunAnalysis) -> str:
+    """What the shares are of, where the traced steps were much slower than the others; else nothing."""
+    ratio = analysis.traced_ratio
+    if ratio is None or ratio < 1 + NOTABLE_SLOWDOWN:
         return ""
     return (
-        f" Traced steps took {units.format_ratio(traced_ns / usual.median - 1, 0)} longer than the median of "
-        f"{units.format_ns(usual.median)} ({_why_slower(analysis.machine)}): "
-        "percentages are reliable, absolute times are inflated by profiling."
+        f" The shares are those of traced steps, which took {units.format_ratio(ratio - 1, 0)} longer "
+        f"({_why_slower(analysis.machine)})."
     )
 
 

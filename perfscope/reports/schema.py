@@ -113,8 +113,6 @@ _Finding = _object(
     title=_said(str, "one sentence with figures"),
     detail=_said(str, "evidence, in sentences"),
     action=_said(str, "what to do about it; empty for a symptom"),
-    symptoms=_said(_list(str), "`id`s of findings that are consequences of this one; they come next"),
-    symptom_of=_said(str | None, "`id` of the finding that this one is a consequence of"),
 )
 _Late = _struct("Late", "", rank=int, count=_said(int, "times it entered last"))
 _Collective = _object("Collective", CollectiveResult, late_counts=_said(_list(_Late), "most often first"))

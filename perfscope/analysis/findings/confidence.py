@@ -27,7 +27,11 @@ FEW_TIMED = ((Level.MEDIUM, 19.5), (Level.LOW, 5.5))
 UNLIKE = ((Level.MEDIUM, 1.15), (Level.LOW, 1.5), (Level.NONE, 3.0))  # times beyond the range of the others
 SPREAD = ((Level.MEDIUM, 0.1), (Level.LOW, 0.3))
 AGREES = 0.5  # of what the trace gives: always-on timing that gives as much confirms it
-_RECORDED = ABOUT_THE_RECORDING - {Kind.DISTURBED} | {Kind.NO_STEPS, Kind.NOT_TRACED}
+_RECORDED = ABOUT_THE_RECORDING - {Kind.DISTURBED} | {
+    Kind.NO_STEPS,
+    Kind.NOT_TRACED,
+    Kind.NO_DEVICE_EVENTS,
+}
 _ALWAYS_ON = frozenset({Kind.DISTURBED, Kind.OVERSUBSCRIBED, Kind.POWER_CAPPED})
 _PLACED = frozenset({Kind.NUMA_REMOTE, Kind.GPU_REMOTE})  # seen, whatever the steps
 

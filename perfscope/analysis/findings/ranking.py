@@ -192,7 +192,15 @@ def _in_order(evidence: Evidence, verdict: Finding, candidates: Sequence[Finding
     first = ordered[0]
     if isinstance(first.facts, Disturbed):
         ordered = (replace(first, facts=replace(first.facts, leads=True)), *ordered[1:])
-    return with_confidence(evidence, ordered)
+    return with_confidence(evidence, _on_usual_step(evidence, ordered))
+
+
+def _on_usual_step(evidence: Evidence, findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    """Stated on the median untraced step, as gains are; as they are where that is not known."""
+    if not evidence.traced_ratio:
+        return tuple(findings)
+    factor = 1 / evidence.traced_ratio
+    return tuple(replace(finding, facts=finding.facts.on_usual_step(factor)) for finding in findings)
 
 
 def _by_gain(findings: Sequence[Finding]) -> list[Finding]:

@@ -50,6 +50,8 @@ def axis_title(axis: str) -> str:
 class AxisComm(FindingFacts, frozen=True, kw_only=True):
     """Exposed communication along one axis of several; per mean step and rank."""
 
+    OF_TRACED_STEPS = ("wait_ns", "transfer_ns")
+
     axis: str
     inferred: bool
     exposed: PartOfStep
@@ -143,6 +145,8 @@ def _action(of: AxisComm, kind: FindingKind) -> str:
 
 class UnevenComm(FindingFacts, frozen=True, kw_only=True):
     """A layer that communicates more than layers of the same name beside it; per mean step and rank."""
+
+    OF_TRACED_STEPS = ("peer_ns",)
 
     pattern: str
     num_peers: int

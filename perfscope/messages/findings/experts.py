@@ -8,6 +8,8 @@ from perfscope.units import format_ns
 
 
 class UnequalExperts(FindingFacts, frozen=True, kw_only=True):
+    OF_TRACED_STEPS = ("wait_ns",)
+
     imbalance: float  # most loaded rank over the mean, of the costliest layer
     wait_ns: int  # per step and rank, over all layers of experts
     num_layers: int

@@ -7,6 +7,7 @@ Times are ns per mean analyzed step and rank unless said otherwise. `framework` 
 from __future__ import annotations
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 
 class Basis(Struct, frozen=True, kw_only=True):
@@ -21,6 +22,11 @@ class PartOfStep(Struct, frozen=True, kw_only=True):
     part_ns: float
     step_ns: float
     has_step_marks: bool  # False: the whole file counts as one step
+    is_usual: bool = False  # of the median untraced step; else of the mean traced one
+
+    def on_usual_step(self, factor: float) -> PartOfStep:
+        """The same share of the median untraced step."""
+        return replace(self, part_ns=self.part_ns * factor, step_ns=self.step_ns * factor, is_usual=True)
 
 
 class WaitOrTransfer(Struct, frozen=True, kw_only=True):
@@ -32,6 +38,15 @@ class WaitOrTransfer(Struct, frozen=True, kw_only=True):
     transfer_ns: int  # of the calls themselves, which may overlap
     num_steps: float
     has_step_marks: bool
+
+    def on_usual_step(self, factor: float) -> WaitOrTransfer:
+        """The same shares of median untraced steps."""
+        return replace(
+            self,
+            in_calls_ns=None if self.in_calls_ns is None else round(self.in_calls_ns * factor),
+            waiting_ns=None if self.waiting_ns is None else round(self.waiting_ns * factor),
+            transfer_ns=round(self.transfer_ns * factor),
+        )
 
     @property
     def is_mostly_waiting(self) -> bool:

@@ -241,6 +241,8 @@ class LinkSaturated(FindingFacts, frozen=True, kw_only=True):
 
 
 class MemoryBound(FindingFacts, frozen=True, kw_only=True):
+    OF_TRACED_STEPS = ("time_ns",)
+
     layers: PartOfStep
     phase: str
     bytes_per_s: float

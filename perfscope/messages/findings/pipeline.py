@@ -10,6 +10,8 @@ from perfscope.vocabulary.pipelines import Schedule
 
 
 class UnequalStages(FindingFacts, frozen=True, kw_only=True):
+    OF_TRACED_STEPS = ("slowest_ns", "fastest_ns", "imbalance_ns")
+
     slowest: int
     slowest_ns: int  # per step
     fastest: int
@@ -30,6 +32,8 @@ class UnequalStages(FindingFacts, frozen=True, kw_only=True):
 
 
 class LargeBubble(FindingFacts, frozen=True, kw_only=True):
+    OF_TRACED_STEPS = ("parts_ns",)
+
     schedule: Schedule
     measured_ratio: float
     ideal_ratio: float

@@ -19,6 +19,8 @@ MOSTLY = 0.6  # of a rank's excess in one layer: the layer is where to look
 
 
 class Straggler(FindingFacts, frozen=True, kw_only=True):
+    OF_TRACED_STEPS = ("excess_ns", "peers_ns", "part_excess_ns")
+
     excess_ns: float
     peers_ns: float
     part: str  # that most of the excess is in
@@ -69,6 +71,8 @@ def _why_slow(of: Straggler, subject: Subject) -> str:
 class BusyRank(FindingFacts, frozen=True, kw_only=True):
     """A rank with more to do, where nothing could be replayed."""
 
+    OF_TRACED_STEPS = ("busy_ns", "mean_ns")
+
     busy_ns: int
     mean_ns: float
     gain: PartOfStep
@@ -83,6 +87,8 @@ class BusyRank(FindingFacts, frozen=True, kw_only=True):
 
 
 class ModelSplit(FindingFacts, frozen=True, kw_only=True):
+    OF_TRACED_STEPS = ("most_ns", "least_ns", "mean_ns")
+
     most_ns: int
     least_rank: int
     least_ns: int
@@ -124,6 +130,8 @@ class LateStart(FindingFacts, frozen=True, kw_only=True):
 
 
 class Imbalance(FindingFacts, frozen=True, kw_only=True):
+    OF_TRACED_STEPS = ("worst_ns", "mean_ns")
+
     worst_rank: int | None  # None: ranks take turns
     worst_ns: int
     mean_ns: float
@@ -150,6 +158,8 @@ class Imbalance(FindingFacts, frozen=True, kw_only=True):
 
 
 class ServerBound(FindingFacts, frozen=True, kw_only=True):
+    OF_TRACED_STEPS = ("wait_ns", "step_ns")
+
     busy_ratio: float
     num_workers: int
     wait_ns: float

@@ -14,6 +14,8 @@ from perfscope.vocabulary.host_activity import HostActivity
 
 
 class ComputeBound(FindingFacts, frozen=True, kw_only=True):
+    OF_TRACED_STEPS = ("forward_ns", "backward_ns", "layers_ns")
+
     compute: PartOfStep
     framework: str
     layer: str | None = None  # with most compute; None: the trace names no layers
@@ -61,6 +63,8 @@ class CopyBound(FindingFacts, frozen=True, kw_only=True):
 
 
 class InputBound(FindingFacts, frozen=True, kw_only=True):
+    OF_TRACED_STEPS = ("worst_ns",)
+
     input_wait: PartOfStep
     framework: str
     worst_ns: int  # of the rank that waits longest
@@ -105,6 +109,8 @@ class OptimizerBound(FindingFacts, frozen=True, kw_only=True):
 
 
 class LaunchBound(FindingFacts, frozen=True, kw_only=True):
+    OF_TRACED_STEPS = ("idle_ns",)
+
     launch: PartOfStep  # the device idles because the host launches late
     idle_ns: float
     framework: str

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from perfscope.messages.findings.facts import PartOfStep, Prediction, WaitOrTransfer
 from perfscope.units import format_ns, format_ratio
@@ -38,17 +39,45 @@ class FindingFacts(Struct, frozen=True, kw_only=True):
 
     Times are ns per mean analyzed step and rank unless said otherwise. `framework` and `library` are the keys
     of `messages.advice`.
+
+    Attributes:
+        OF_TRACED_STEPS: names of the fields that are times of traced steps, beside PartOfStep and
+            WaitOrTransfer. What the replay predicts is on the scale of the median step already.
     """
+
+    OF_TRACED_STEPS: ClassVar[tuple[str, ...]] = ()
+
+    def on_usual_step(self, factor: float) -> FindingFacts:
+        """The same with times of traced steps on the scale of the median untraced one.
+
+        Args:
+            factor: median untraced step / mean traced step.
+        """
+        changed: dict[str, object] = {}
+        for name in self.__struct_fields__:
+            value = getattr(self, name)
+            if isinstance(value, (PartOfStep, WaitOrTransfer)):
+                changed[name] = value.on_usual_step(factor)
+            elif name in self.OF_TRACED_STEPS and value is not None:
+                changed[name] = _scaled(value, factor)
+        return replace(self, **changed)
 
     def text(self, subject: Subject) -> FindingText:
         """The finding in sentences."""
         raise NotImplementedError
 
 
+def _scaled(value: object, factor: float) -> object:
+    if isinstance(value, dict):
+        return {name: _scaled(part, factor) for name, part in value.items()}
+    assert isinstance(value, (int, float))
+    return round(value * factor) if isinstance(value, int) else value * factor
+
+
 def of_step(part: PartOfStep) -> str:
-    """``41.0 % of the mean step (12.3 ms of 30.1 ms)``."""
+    """``41.0 % of the median step (12.3 ms of 30.1 ms)``."""
     share = format_ratio(part.part_ns / part.step_ns)
-    name = "mean step" if part.has_step_marks else "traced time"
+    name = "median step" if part.is_usual else "mean step" if part.has_step_marks else "traced time"
     return f"{share} of the {name} ({format_ns(part.part_ns)} of {format_ns(part.step_ns)})"
 
 

@@ -68,7 +68,7 @@ def _lead(analysis: RunAnalysis, communication: Communication) -> str:
     ]
     of_axes = f": {joined(parts)}" if len(communication.by_axis) > 1 else ""
     exposed = units.format_ns(communication.exposed_ns)
-    return f"{exposed} of the mean step{share} is exposed communication{of_axes}."
+    return f"{exposed} of the {scope_of(analysis).whole}{share} is exposed communication{of_axes}."
 
 
 def _chart(communication: Communication) -> StackedBars:

@@ -86,8 +86,8 @@ def critical_path_section(
 
 
 def path_sentence(paths: Sequence[CriticalPath], names: Mapping[str, str] | None = None) -> str:
-    """``Largest parts of the critical path (step of 3.20 s): rank 2's fc6 backward (41 %), ...``"""
-    step = "step" if len(paths) == 1 else "mean step"
+    """``Largest parts of the critical path (path of 3.20 s): rank 2's fc6 backward (41 %), ...``"""
+    step = "path" if len(paths) == 1 else "mean path"
     parts = [f"{what} ({units.format_ratio(ratio, 0)})" for what, ratio in _largest(paths, names)]
     head = "Largest parts of" if len(parts) > 1 else "Largest part of"
     length = units.format_ns(total_of(paths) / len(paths))

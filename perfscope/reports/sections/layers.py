@@ -133,7 +133,7 @@ def _bar(layer: LayerResult, names: Mapping[str, str], parts: tuple[ChartPart, .
 def _table(analysis: RunAnalysis, by_time: list[LayerResult], *, primary_type: bool) -> Table:
     scope = scope_of(analysis)
     shares = mean_shares(analysis)
-    step_ns = shares[0] if shares else None
+    step_ns, ratio = shares[0] if shares else None, analysis.traced_ratio or 1.0
     tied = any(layer.exposed_comm_ns is not None for layer in by_time)
     rates = not drawable(analysis)  # else they stand beside the ceilings, and this table fits a page
     columns = (
@@ -173,7 +173,11 @@ def _table(analysis: RunAnalysis, by_time: list[LayerResult], *, primary_type: b
         title="Layers, mean per step and rank",
         columns=tuple(filter(shown, columns)),
         rows=tuple(
-            tuple(cell for column, cell in zip(columns, _row(layer, step_ns), strict=False) if shown(column))
+            tuple(
+                cell
+                for column, cell in zip(columns, _row(layer, step_ns, ratio), strict=False)
+                if shown(column)
+            )
             for layer in by_time
         ),
         caption=f"{modelled}; the rates divide them by measured time."
@@ -182,8 +186,9 @@ def _table(analysis: RunAnalysis, by_time: list[LayerResult], *, primary_type: b
     )
 
 
-def _row(layer: LayerResult, step_ns: int | None) -> tuple[Value, ...]:
-    busy_ns = layer.forward_ns + layer.backward_ns
+def _row(layer: LayerResult, step_ns: int | None, traced_ratio: float) -> tuple[Value, ...]:
+    """`traced_ratio`: of the time in which the layer's work was done to the time that is shown."""
+    busy_ns = round((layer.forward_ns + layer.backward_ns) * traced_ratio)
     return (
         layer_name(layer),
         visible(layer.module_type or ""),

@@ -63,6 +63,13 @@ STEP_SCOPE = Scope(
     bars="Mean traced step of each rank",
     table="Parts of the mean traced step, per rank",
 )
+USUAL_SCOPE = Scope(
+    whole="median step",
+    short="step",
+    section="Where the step goes",
+    bars="Step of each rank: shares of its traced steps, on the median untraced step",
+    table="Parts of the step, per rank, on the median untraced step",
+)
 FILE_SCOPE = Scope(
     whole="traced time",
     short="traced time",
@@ -73,7 +80,9 @@ FILE_SCOPE = Scope(
 
 
 def scope_of(analysis: RunAnalysis) -> Scope:
-    return FILE_SCOPE if analysis.breakdown_of == "file" else STEP_SCOPE
+    if analysis.breakdown_of == "file":
+        return FILE_SCOPE
+    return STEP_SCOPE if analysis.traced_ratio is None else USUAL_SCOPE
 
 
 MOST_BARS = 64
@@ -146,8 +155,19 @@ def breakdown_section(analysis: RunAnalysis) -> Section:
     return Section(
         id="breakdown",
         title=scope.section,
-        lead=_breakdown_lead(analyzed, scope),
+        lead=_breakdown_lead(analyzed, scope) + _scale_text(analysis),
         blocks=tuple(blocks),
+    )
+
+
+def _scale_text(analysis: RunAnalysis) -> str:
+    """The rule by which times of traced steps are shown, with a space before it; "" where as traced."""
+    ratio, usual = analysis.traced_ratio, analysis.step_ns
+    if not ratio or usual is None:
+        return ""
+    return (
+        f" Traced steps took {units.format_ns(usual.median * ratio)} on average; but for single steps and "
+        f"calls, times of traced steps are shown x {1 / ratio:.3g}, so that the mean is the median step."
     )
 
 

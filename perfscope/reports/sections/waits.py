@@ -45,7 +45,7 @@ def waits_section(analysis: RunAnalysis) -> Section | None:
 
 
 def _step_ns(analysis: RunAnalysis) -> float | None:
-    """The mean traced step."""
+    """The mean step over ranks."""
     breakdowns = [rank.breakdown_ns.step for rank in analysis.ranks if rank.breakdown_ns is not None]
     return sum(breakdowns) / len(breakdowns) if breakdowns else None
 
@@ -53,7 +53,7 @@ def _step_ns(analysis: RunAnalysis) -> float | None:
 def _lead(waits: WaitAnalysis, step_ns: float | None, unit: str) -> str:
     cost = sum(rank.exposed_wait_ns for rank in waits.ranks) / max(len(waits.ranks), 1)
     share = f" ({units.format_ratio(cost / step_ns)} of it)" if step_ns else ""
-    text = f"Per traced {unit} ranks wait {units.format_ns(cost)}{share} for other ranks on average"
+    text = f"Per {unit} ranks wait {units.format_ns(cost)}{share} for other ranks on average"
     worst = max(waits.ranks, key=lambda rank: (rank.held_ns, -rank.rank), default=None)
     total = sum(rank.held_ns for rank in waits.ranks)
     if worst is None or not total:

@@ -66,8 +66,8 @@ def test_slow_traced_steps_are_blamed_on_what_is_known(machine: MachineAnalysis 
     analysis = with_machine(machine)
     assert analysis.step_ns is not None
     quick = structs.replace(analysis.step_ns, median=analysis.step_ns.median // 2)
-    report = build_report(structs.replace(analysis, step_ns=quick), None)
-    assert f"({why}): percentages are reliable" in report.verdict.detail
+    report = build_report(structs.replace(analysis, step_ns=quick, traced_ratio=2.0), None)
+    assert f"traced steps, which took 100 % longer ({why})." in report.verdict.detail
 
 
 def test_a_disturbance_stands_beside_what_it_did_to_the_steps() -> None:

@@ -83,7 +83,7 @@ def timeline_paths(extract: TimelineExtract) -> tuple[CriticalPath, ...]:
 
 def test_the_sentence_names_what_the_step_is_made_of() -> None:
     assert path_sentence([late_rank_path()]) == (
-        "Largest parts of the critical path (step of 100 ns): all_reduce transfer between host0 and host1 "
+        "Largest parts of the critical path (path of 100 ns): all_reduce transfer between host0 and host1 "
         "(81 %), rank 2's fc6 backward (10 %), rank 0's head forward (9 %)."
     )
 
