@@ -2,9 +2,9 @@
 
 The table says what a cause makes appear; the figures of both must allow it. A cause is no smaller than half
 of what it explains. A rank that takes longer than its peers is explained by a shortage of CPUs as far as it
-waits for one for longer than they do in the same traced steps; where that was not read, not if the excess
-lies in one place, and only on a host that a disturbance hit. Communication is explained by ranks that come
-late as far as it is waiting.
+waits for one for longer than they do, beyond what its own work explains, in the same traced steps; where that
+was not read, not if the excess lies in one place, and only on a host that a disturbance hit. Communication
+is explained by ranks that come late as far as it is waiting.
 """
 
 from __future__ import annotations
@@ -116,11 +116,11 @@ def _waits_for_want_of_cpus(evidence: Evidence, cause: Finding, finding: Finding
 def _slow_for_want_of_cpus(evidence: Evidence, cause: Finding, finding: Finding) -> bool:
     assert finding.rank is not None
     slow = next((slow for slow in evidence.what_ifs.slow if slow.rank == finding.rank), None)
-    more = evidence.cpu_waits.excess_traced(finding.rank)
-    if more is not None and slow is not None:
-        return more * evidence.step >= EXPLAINS * slow.excess_ns
-    if more is not None and finding.gain_ratio is not None:
-        return more >= EXPLAINS * finding.gain_ratio
+    if slow is not None and evidence.step:
+        peers, excess = slow.peers_ns / evidence.step, slow.excess_ns / evidence.step
+        more = evidence.cpu_waits.beyond_work(finding.rank, peers + excess, peers)
+        if more is not None:
+            return more >= EXPLAINS * excess
     if slow is not None and slow.part_excess_ns > disturbed.ONE_PLACE * slow.excess_ns:
         return False
     if cause.id is Kind.OVERSUBSCRIBED:

@@ -43,12 +43,23 @@ class CpuWaits(Struct, frozen=True, kw_only=True):
         """Over the ranks whose traced steps have readings."""
         return statistics.fmean(self.traced.values()) if self.traced else None
 
-    def excess_traced(self, rank: int) -> float | None:
-        """By how much a rank waits more in traced steps than the median of the others; None: not known."""
+    def beyond_work(self, rank: int, own: float, peers: float) -> float | None:
+        """By how much a rank waits more in traced steps than its work explains; None: not known.
+
+        With as little CPU as its peers, a rank that has more work waits longer in proportion: that is due to
+        the work.
+
+        Args:
+            rank: of whom.
+            own: what it takes for its own work, waiting for a CPU included, as a share of the step.
+            peers: likewise, what its peers take.
+        """
         others = [share for other, share in self.traced.items() if other != rank]
         if rank not in self.traced or not others:
             return None
-        return self.traced[rank] - statistics.median(others)
+        waited, usual = self.traced[rank], statistics.median(others)
+        work, of_peers = max(own - waited, 0.0), max(peers - usual, 0.0)
+        return waited - usual * (work / of_peers if of_peers > 0 else 1.0)
 
 
 def cpu_waits(hosts: Sequence[Host], disturbances: Sequence[Disturbance]) -> CpuWaits:

@@ -97,6 +97,13 @@ def test_a_straggler_that_waits_for_cpus_no_more_than_its_peers_is_no_symptom(tm
     assert "straggler" not in by_id(analysis)["oversubscribed"].symptoms
 
 
+def test_a_rank_with_more_work_waits_longer_for_cpus_and_is_a_straggler_all_the_same(tmp_path: Path) -> None:
+    """Everyone gets half a CPU: the rank with 1.6 times the work waits 1.6 times as long."""
+    analysis = analyze(tmp_path, samples([0.3, 0.3, 0.3, 0.48], neighbor=4.0), waiting(ONE_SLOW))
+    straggler = by_id(analysis)["straggler"]
+    assert straggler.symptom_of is None and straggler.text.action
+
+
 def test_waiting_for_a_straggler_is_its_symptom(tmp_path: Path) -> None:
     analysis = analyze(tmp_path, samples([0.0] * 4), waiting((250, 250, 250, 400), transfer_ms=50))
     first, second = analysis.findings[:2]
