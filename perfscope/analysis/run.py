@@ -164,8 +164,7 @@ def analyze_run(source: RunSource) -> RunAnalysis:
     )
     analysis = _analysis(source, figures)
     analysis = replace(analysis, traced_ratio=_traced_ratio(figures, analysis))
-    analysis = replace(analysis, findings=find(_evidence(source, figures, analysis)))
-    return with_self_checks(analysis)
+    return with_self_checks(replace(analysis, findings=find(_evidence(source, figures, analysis))))
 
 
 def _parallel(
