@@ -1,5 +1,8 @@
 """perfscope: where a distributed training step goes, and why it does not scale.
 
+`perfscope.step` is for a training; `perfscope.open`, `perfscope.compare` and `perfscope.load_traces`
+read what was recorded (docs/api.md).
+
 Importing this package is cheap: neither torch nor numpy, pyarrow or matplotlib is loaded
 until a command needs it (tests/unit/test_import_cost.py).
 """
@@ -7,9 +10,27 @@ until a command needs it (tests/unit/test_import_cost.py).
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from perfscope.api import Run, Study, compare, load_traces
+    from perfscope.api import open_run as open
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "step"]
+__all__ = ["Run", "Study", "__version__", "compare", "load_traces", "open", "step"]
+
+
+def __getattr__(name: str) -> Any:
+    """Loads `perfscope.api` on first use: `import perfscope` in a training stays cheap."""
+    if name not in __all__:
+        raise AttributeError(f"module 'perfscope' has no attribute {name!r}")
+    from perfscope import api
+
+    return getattr(api, "open_run" if name == "open" else name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
 
 
 def step(samples: int | None = None) -> None:

@@ -6,6 +6,9 @@ import sys
 def main() -> None:
     """Entry point. Everything else is imported inside, so that Ctrl-C while loading is no stack trace."""
     try:
+        from perfscope.no_pandas import hide_pandas
+
+        hide_pandas()
         from perfscope.cli.main import main as run
 
         run()

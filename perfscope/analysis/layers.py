@@ -94,6 +94,7 @@ class LayerRecord(Struct):
     """Layers of every rank so far: per rank sums turned into means once the rank is complete."""
 
     means: dict[str, list[tuple[float, ...]]] = field(default_factory=lambda: defaultdict(list))
+    ranks: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))  # in the order of `means`
     first_seen: dict[str, tuple[int, int]] = {}
     types: dict[str, str] = {}
     params: dict[str, int] = {}
@@ -205,6 +206,7 @@ class RankLayers(Struct):
                 *(sums.forward_flops, sums.backward_flops, sums.forward_bytes, sums.backward_bytes),
             )
             record.means[layer].append(tuple(value / self.num_steps for value in values))
+            record.ranks[layer].append(rank)
             flops, moved = record.knows.get(layer, (False, False))
             record.knows[layer] = (flops or sums.knows_flops, moved or sums.knows_bytes)
             sort_key = (record.num_ranks, self.first_seen.get(layer, len(self.first_seen)))

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from msgspec import Struct, field
 
@@ -16,6 +16,7 @@ from perfscope.analysis.critical.results import CriticalPath
 from perfscope.analysis.efficiency.results import Efficiency
 from perfscope.analysis.experts.results import Experts
 from perfscope.analysis.fault_results import RankFaults
+from perfscope.analysis.intervals import Int64
 from perfscope.analysis.kernels.results import Kernels, StreamQueue
 from perfscope.analysis.machine.results import MachineAnalysis
 from perfscope.analysis.missing import Missing
@@ -309,6 +310,31 @@ class CollectiveCall(Struct, frozen=True, kw_only=True):
     late_uncertain: bool = False  # another host's rank came within the doubt of the clocks
 
 
+class Arrivals(Struct, frozen=True, kw_only=True, eq=False):
+    """Matched calls of one kind on one group and window; matrices of shape (ranks, calls)."""
+
+    window: int
+    collective: str
+    group: str
+    ranks: tuple[int, ...]
+    seq: Int64  # shape (calls,)
+    enter_ns: Int64  # reference host's clock
+    exit_ns: Int64
+    wait_ns: Int64  # for the last rank to enter
+
+
+class LayerTimes(Struct, frozen=True, kw_only=True):
+    """One layer on each rank that runs it.
+
+    Attributes:
+        ranks: which.
+        means: of each, per analyzed step: forward and backward ns, calls, and modeled work.
+    """
+
+    ranks: Sequence[int]
+    means: Sequence[tuple[float, ...]]
+
+
 class Finding(Struct, frozen=True, kw_only=True):
     """One cause, with the gain removing it would bring. `messages.findings` has its sentences."""
 
@@ -395,6 +421,8 @@ class RunAnalysis(Struct, frozen=True, kw_only=True):
     experts: Experts | None = None  # None: no expert parallelism, or `missing` has the reason
     counters: StepCounters | None = None  # None: no rank read any
     workload: Workload = Workload.TRAINING  # what the program does
+    arrivals: tuple[Arrivals, ...] = ()  # every matched call of every rank
+    layer_times: Mapping[str, LayerTimes] = {}  # by layer
     framework: str = "torch"  # that trained, "keras-jax" with Keras's backend; torch where none is recorded
     traced_ratio: float | None = None  # mean traced step / median untraced one; None: none is untraced
     self_checks: tuple[SelfCheck, ...] = ()  # of the figures above against each other

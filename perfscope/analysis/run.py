@@ -17,6 +17,7 @@ from perfscope.analysis import advice
 from perfscope.analysis.bench import BenchResult, bench_result
 from perfscope.analysis.bench_traced import traced_figures
 from perfscope.analysis.clocks.wall import step_notes
+from perfscope.analysis.collective_waits import JudgedCalls
 from perfscope.analysis.collectives import CommAnalysis, analyze_collectives
 from perfscope.analysis.communication_of_run import axis_of_calls, with_communication, with_ports
 from perfscope.analysis.counter_results import StepCounters
@@ -28,7 +29,7 @@ from perfscope.analysis.findings import Evidence, find
 from perfscope.analysis.findings.ranks import UNEVEN
 from perfscope.analysis.kernels.tables import kernels_of
 from perfscope.analysis.layer_counters import counted_run
-from perfscope.analysis.layers import layer_results, uneven_layer
+from perfscope.analysis.layers import LayerRecord, layer_results, uneven_layer
 from perfscope.analysis.machine.analyze import Training, analyze_machine
 from perfscope.analysis.machine.cpu_waits import cpu_waits
 from perfscope.analysis.machine.host import Host
@@ -54,9 +55,11 @@ from perfscope.analysis.provenance import provenance
 from perfscope.analysis.rank_facts import framework_of, num_devices, workload_of, world_size
 from perfscope.analysis.ranks import RankFiles, TraceRecord, read_ranks
 from perfscope.analysis.results import (
+    Arrivals,
     CommGroupResult,
     Communication,
     LayerResult,
+    LayerTimes,
     Quantiles,
     RankResult,
     RunAnalysis,
@@ -294,6 +297,8 @@ def _analysis(source: RunSource, figures: _Figures) -> RunAnalysis:
         pipeline=figures.pipeline,
         experts=figures.experts,
         counters=figures.counters,
+        arrivals=tuple(_arrivals(calls) for calls in comm.matches),
+        layer_times=_layer_times(ranks.traces.layers, figures.layers),
         framework=framework_of(records),
         samples_per_step=speed.samples_per_step,
         tokens_per_s=speed.tokens_per_s,
@@ -301,6 +306,26 @@ def _analysis(source: RunSource, figures: _Figures) -> RunAnalysis:
         batch_range=speed.batch_range,
         remarks=(*_shared(ranks), *remarks_of(records), *remarks_of_windows(source, records)),
     )
+
+
+def _arrivals(calls: JudgedCalls) -> Arrivals:
+    return Arrivals(
+        window=calls.window,
+        collective=calls.key.collective,
+        group=calls.key.group,
+        ranks=calls.ranks,
+        seq=calls.seq,
+        enter_ns=calls.enter,
+        exit_ns=calls.exit,
+        wait_ns=calls.wait,
+    )
+
+
+def _layer_times(record: LayerRecord, layers: Sequence[LayerResult]) -> dict[str, LayerTimes]:
+    return {
+        entry.layer: LayerTimes(ranks=record.ranks[entry.layer], means=record.means[entry.layer])
+        for entry in layers
+    }
 
 
 def _evidence(source: RunSource, figures: _Figures, analysis: RunAnalysis) -> Evidence:

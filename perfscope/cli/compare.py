@@ -241,19 +241,11 @@ def _read(
 
 def _entry(located: NamedRun) -> RunEntry:
     """Reads and analyses one run. Raises RunDirectoryError, TraceError."""
-    from perfscope.analysis.run import analyze_run
-    from perfscope.analysis.study.results import RunEntry
+    from perfscope.api.run import Run
+    from perfscope.api.study import entry_of
     from perfscope.rundir.reader import RunReader
 
-    path = RunReader(located.path).path
-    reader = RunReader(ingest(path))
-    return RunEntry(
-        name=located.name,
-        analysis=analyze_run(reader),
-        bench_records=reader.bench_records(),
-        metas=reader.rank_records,
-        layers={rank: layers for rank in reader.ranks if (layers := reader.layers(rank)) is not None},
-    )
+    return entry_of(Run(ingest(RunReader(located.path).path)), located.name)
 
 
 def _clear(is_terminal: bool) -> None:

@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from perfscope.cli.lazy_group import HELP
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from perfscope.analysis.results import CommGroupResult
-    from perfscope.reports.export_source import TimelinePart
-    from perfscope.rundir.reader import RunReader
-
-FORMATS = ("perfetto", "parquet", "csv")
+FORMATS = ("perfetto", "parquet", "csv", "arrow")
 
 
 @click.command("export", context_settings=HELP)
 @click.argument("run", type=click.Path(path_type=Path), required=False)
 @click.option("--format", "format_name", type=click.Choice(FORMATS), required=True, help="What to write.")
+@click.option(
+    "--table",
+    metavar="NAME",
+    default="timeline",
+    show_default=True,
+    help="Which table: steps, ranks, layers, rank_layers, operators, kernels, collectives, calls, "
+    "arrivals, axes, layer_axes, findings, what_ifs, missing, samples, roofline or timeline.",
+)
 @click.option(
     "-o",
     "--output",
@@ -32,69 +30,42 @@ FORMATS = ("perfetto", "parquet", "csv")
     help="Where to write it (default: beside the report, in the run).",
 )
 @click.option("--force", is_flag=True, help="Overwrite FILE if it is there.")
-def command(run: Path | None, format_name: str, output: Path | None, force: bool) -> None:
-    """Write the timeline of RUN, every traced window of every rank, for another tool.
+def command(run: Path | None, format_name: str, table: str, output: Path | None, force: bool) -> None:
+    """Write a table of RUN for another tool: by default the timeline, every traced window of every rank.
 
     \b
     perfetto  one JSON trace for https://ui.perfetto.dev: a process per rank, a thread per lane,
-              the hardware counters of each host
+              the hardware counters of each host; the timeline only
     parquet   one table, for pandas, polars or DuckDB
     csv       the same table as text
+    arrow     the same table as an Arrow file, to be mapped into memory
 
     \b
     Examples:
       perfscope export --format perfetto
       perfscope export my-run --format parquet -o timeline.parquet
+      perfscope export my-run --format csv --table layers
     """
-    from perfscope.analysis.run import analyze_run
+    from perfscope.api.run import TABLES, Run, export_format
     from perfscope.cli.report import ingest, open_run
     from perfscope.errors import PerfscopeError, UsageError
-    from perfscope.reports.registry import EXPORTS
     from perfscope.rundir.files import write_aside, write_into_run
-    from perfscope.rundir.reader import RunReader
+    from perfscope.settings import nearest
     from perfscope.units import format_bytes, format_count
 
     if output == Path("-"):
         raise UsageError("-o cannot write to stdout; name a file")
+    if table not in TABLES:
+        raise UsageError(f"there is no table {table!r}{nearest(table, TABLES)}")
+    chosen = export_format(format_name, table)
     reader = open_run(run)
-    chosen = next(export for export in EXPORTS if export.name == format_name)
-    target = output if output is not None else reader.path / f"timeline{chosen.suffix}"
+    target = output if output is not None else reader.path / f"{table}{chosen.suffix}"
     if target.is_file() and not force:
         raise PerfscopeError(f"{target} is there already; give --force to overwrite it, or another -o")
-    reader = RunReader(ingest(reader.path))
-    analysis = analyze_run(reader)
-    parts = timeline_parts(reader, analysis.process_groups)
-    if not parts:
-        raise PerfscopeError(f"{reader.path} has no traced window, so there is no timeline to export")
-    machine = analysis.machine
-    counters = machine.tracks if machine is not None and chosen.has_counters else ()
+    opened = Run(ingest(reader.path))
     with (write_aside if output is not None else write_into_run)(target) as file:
-        spans = chosen.write(parts, reader.run.name or "run", file, counters)
+        rows = opened.export_to(chosen, file, table)
     size = f", {format_bytes(target.stat().st_size)}" if target.is_file() else ""
-    click.echo(f"perfscope: {format_count(spans)} spans in {target}{size}", err=True)
+    what = "spans" if table == "timeline" else f"rows of {table}"
+    click.echo(f"perfscope: {format_count(rows)} {what} in {target}{size}", err=True)
     click.echo(target)
-
-
-def timeline_parts(reader: RunReader, groups: Iterable[CommGroupResult]) -> tuple[TimelinePart, ...]:
-    """Every ingested (rank, window) of a run, tables to be read one at a time."""
-    from perfscope.analysis.call_labels import CallLabels
-    from perfscope.reports.export_source import LaneName, TimelinePart
-
-    labels = CallLabels(reader, groups)
-
-    def load(rank: int, window: int) -> pa.Table:
-        return labels.labeled(reader.timeline(rank, window), rank, window)
-
-    return tuple(
-        TimelinePart(
-            rank=summary.rank,
-            window=summary.window,
-            host=summary.host,
-            lanes=tuple(
-                LaneName(device=lane.device, lane=lane.lane, label=lane.label or lane.role)
-                for lane in summary.lanes
-            ),
-            load=partial(load, summary.rank, summary.window),
-        )
-        for summary in reader.summaries()
-    )

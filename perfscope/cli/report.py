@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
 from collections.abc import Callable
@@ -13,14 +12,12 @@ import click
 
 from perfscope.cli.lazy_group import HELP
 from perfscope.cli.output import print_result
-from perfscope.errors import PerfscopeError, RunDirectoryError, UsageError
-from perfscope.rundir.links import view_of
+from perfscope.errors import PerfscopeError, UsageError
 
 if TYPE_CHECKING:
     from perfscope.reports.model import Report
     from perfscope.rundir.reader import RunReader
 
-LATEST = Path("perfscope-runs") / "latest"
 HTML_NAME, PDF_NAME = "report.html", "report.pdf"
 
 
@@ -78,17 +75,14 @@ def check_outputs(html_file: Path | None, pdf_file: Path | None) -> None:
 
 def open_run(run: Path | None) -> RunReader:
     """The run the user means; says which one where none is named. Raises RunDirectoryError."""
+    from perfscope.api.opening import latest_run
     from perfscope.rundir.reader import RunReader
 
     if run is not None:
         return RunReader(run)
-    if not LATEST.exists():
-        raise RunDirectoryError(
-            f"no run named and there is no {LATEST} here: name a run directory, "
-            "or make one with `perfscope run`"
-        )
-    reader = RunReader(LATEST)
-    click.echo(f"perfscope: {LATEST} is {reader.path}", err=True)
+    latest = latest_run()
+    reader = RunReader(latest)
+    click.echo(f"perfscope: {latest} is {reader.path}", err=True)
     return reader
 
 
@@ -96,36 +90,19 @@ def ingest(path: Path) -> Path:
     """Brings the run's derived tables up to date, with a line of progress on a terminal.
 
     Returns:
-        Where the run can be read with its derived tables: `path`, or a temporary stand-in of links for a run
-        that cannot be written to. The stand-in lives as long as the command.
+        Where the run can be read with its derived tables, as long as the command lasts.
     """
-    from perfscope.ingest.run import ingest_run
+    from perfscope.api.opening import up_to_date
 
-    progress = _progress_line if sys.stderr.isatty() else None
+    progress = progress_line if sys.stderr.isatty() else None
     try:
-        ingest_run(path, progress=progress)
-    except (OSError, RunDirectoryError) as error:
-        if os.access(path, os.W_OK):
-            raise RunDirectoryError(f"{path} cannot be brought up to date: {error}") from error
-        path = _stand_in(path)
-        ingest_run(path, progress=progress)
+        return up_to_date(path, click.get_current_context().call_on_close, progress=progress)
     finally:
         if progress is not None:
             click.echo("\r\x1b[K", nl=False, err=True)
-    return path
 
 
-def _stand_in(path: Path) -> Path:
-    """A temporary directory that looks like the run, with room for derived tables."""
-    import tempfile  # not at the top: it takes ten milliseconds, and few reports need it
-
-    folder = tempfile.TemporaryDirectory(prefix="perfscope-")
-    click.get_current_context().call_on_close(folder.cleanup)
-    view_of(path, Path(folder.name))
-    return Path(folder.name)
-
-
-def _progress_line(done: int, total: int) -> None:
+def progress_line(done: int, total: int) -> None:
     click.echo(f"\r\x1b[Kreading traces: {done} of {total}", nl=False, err=True)
 
 

@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from perfscope import __version__
 from perfscope.errors import RunDirectoryError, TraceError
@@ -23,6 +24,9 @@ from perfscope.rundir.inventory import INVENTORY, take_inventory
 from perfscope.rundir.recording import release
 from perfscope.rundir.redact import redact_labels, redact_text
 from perfscope.rundir.writer import create_run_dir, write_json
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +78,7 @@ def import_traces(
     force: bool = False,
     jobs: int | None = None,
     progress: Progress | None = None,
+    executor: Executor | None = None,
 ) -> ImportResult:
     """Make a run out of traces: copy, ingest, describe.
 
@@ -82,7 +87,7 @@ def import_traces(
         run_dir: as `create_run_dir`'s `path`.
         facts: what the caller knows of the run.
         force: replace a run that is already there.
-        jobs, progress: as for `ingest_run`.
+        jobs, progress, executor: as for `ingest_run`.
 
     Raises:
         TraceError: two files claim one rank, or no file is of any use.
@@ -101,15 +106,13 @@ def import_traces(
     write_json(directory / layout.RUN_JSON, manifest)
     for trace in traces:
         write_json(_rank_dir(directory, trace.rank) / layout.RANK_JSON, _rank_json(trace, None))
-    by_rank = {summary.rank: summary for summary in ingest_run(directory, jobs=jobs, progress=progress)}
-    used = []
+    ingested = ingest_run(directory, jobs=jobs, progress=progress, executor=executor)
+    by_rank = {entry.rank: entry for entry in ingested}
+    used = [trace for trace in traces if by_rank[trace.rank].events_kept]
     for trace in traces:
-        summary = by_rank[trace.rank]
-        if summary.events_kept:
-            used.append(trace)
-        else:
-            reason = "; ".join(note for note in summary.notes) or "holds no event a timeline can use"
-            rejected.append((trace.path, reason))
+        if trace not in used:
+            notes = "; ".join(by_rank[trace.rank].notes)
+            rejected.append((trace.path, notes or "holds no event a timeline can use"))
             _forget(directory, trace.rank)
     if not used:
         _remove(directory)

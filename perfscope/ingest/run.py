@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -12,16 +13,24 @@ from perfscope.errors import RunDirectoryError, TraceError
 from perfscope.ingest.files import WindowFile, fresh_summary, window_files
 from perfscope.ingest.formats.registry import format_of_window
 from perfscope.ingest.summary import IngestSummary
+from perfscope.no_pandas import hide_pandas
 from perfscope.rundir import layout
 from perfscope.rundir.documents import seal_of_file
 from perfscope.rundir.links import refuse_links
 from perfscope.rundir.writer import write_json
 
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
 Progress = Callable[[int, int], None]
 
 
 def ingest_run(
-    run_dir: Path, *, jobs: int | None = None, progress: Progress | None = None
+    run_dir: Path,
+    *,
+    jobs: int | None = None,
+    progress: Progress | None = None,
+    executor: Executor | None = None,
 ) -> list[IngestSummary]:
     """Bring derived/ of a run up to date with its windows.
 
@@ -30,6 +39,7 @@ def ingest_run(
         jobs: worker processes; None means one per file, at most one per CPU. One file or one job is
             ingested in this process.
         progress: called with (files done, files to do) before the first and after every file.
+        executor: ingests the files, instead of worker processes.
 
     Returns:
         The summary of every window, fresh or old, by rank and window. A file that cannot be used gives one
@@ -52,7 +62,7 @@ def ingest_run(
         _make_folders(run_dir)
         if progress:
             progress(0, len(todo))
-        for done, summary in enumerate(_ingest_all(todo, jobs), 1):
+        for done, summary in enumerate(_ingest_all(todo, jobs, executor), 1):
             summaries[summary.rank, summary.window] = summary
             if progress:
                 progress(done, len(todo))
@@ -67,7 +77,12 @@ def _make_folders(run_dir: Path) -> None:
         raise RunDirectoryError(f"cannot write to {run_dir}: {error.strerror}") from error
 
 
-def _ingest_all(files: list[WindowFile], jobs: int | None) -> Iterator[IngestSummary]:
+def _ingest_all(
+    files: list[WindowFile], jobs: int | None, executor: Executor | None
+) -> Iterator[IngestSummary]:
+    if executor is not None:
+        yield from executor.map(_ingest_one, files)
+        return
     workers = min(len(files), jobs or os.cpu_count() or 1)
     if workers <= 1:
         yield from map(_ingest_one, files)
@@ -98,6 +113,7 @@ def lean_process() -> None:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     # Arrow's own allocator keeps memory back; malloc shares it with the rest of the process.
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
+    hide_pandas()
 
 
 def _ingest_one(file: WindowFile) -> IngestSummary:

@@ -40,7 +40,9 @@ Json = dict[str, object]
 def build_document(analysis: RunAnalysis) -> Json:
     """The report as JSON-ready data: str, int, finite float, bool, None, list and dict only."""
     left_out = (
+        "arrivals",
         "calls",
+        "layer_times",
         "step_series",
         "in_calls_ns",
         "waiting_ns",

@@ -12,7 +12,7 @@ from perfscope.reports.html import render_html
 from perfscope.reports.model import Report
 from perfscope.reports.pdf import render_pdf
 from perfscope.reports.perfetto import write_perfetto
-from perfscope.reports.tables import write_csv, write_parquet
+from perfscope.reports.tables import write_arrow, write_csv, write_parquet
 from perfscope.reports.text import render_text
 
 
@@ -35,4 +35,5 @@ EXPORTS: tuple[ExportFormat, ...] = (
     ExportFormat(name="perfetto", suffix=".perfetto.json", write=write_perfetto, has_counters=True),
     ExportFormat(name="parquet", suffix=".parquet", write=write_parquet),
     ExportFormat(name="csv", suffix=".csv", write=write_csv),
+    ExportFormat(name="arrow", suffix=".arrow", write=write_arrow),
 )

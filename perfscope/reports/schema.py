@@ -192,7 +192,16 @@ _COMMON = {
 Report = _object(
     "Report",
     RunAnalysis,
-    *("calls", "step_series", "in_calls_ns", "waiting_ns", "critical_paths", "tokens_per_s"),
+    *(
+        "arrivals",
+        "calls",
+        "layer_times",
+        "step_series",
+        "in_calls_ns",
+        "waiting_ns",
+        "critical_paths",
+        "tokens_per_s",
+    ),
     "batch_range",
     schema_version=_said(int, f"{REPORT_SCHEMA_VERSION}; counts changes that could break a reader"),
     perfscope_version=_said(str, "of the perfscope that made the report"),

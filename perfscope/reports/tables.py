@@ -1,4 +1,4 @@
-"""Exports of the whole timeline as one table: Parquet and CSV. One rank's window is in memory at a time.
+"""Exports of a table: Parquet, CSV and Arrow. One rank's window is in memory at a time.
 
 They have a row per span and no place for counters, which they leave out.
 """
@@ -46,6 +46,26 @@ def write_csv(
         for table in _plain_tables(parts):
             if writer is None:
                 writer = csv.CSVWriter(file, table.schema)
+            writer.write_table(table)
+            rows += table.num_rows
+    finally:
+        if writer is not None:
+            writer.close()
+    return rows
+
+
+def write_arrow(
+    parts: Sequence[TimelinePart], title: str, file: BinaryIO, counters: Sequence[CounterTrack] = ()
+) -> int:
+    """All timelines as one Arrow IPC file (Feather V2), uncompressed. Gives the number of rows."""
+    import pyarrow as pa
+
+    rows, writer = 0, None
+    try:
+        for table in _plain_tables(parts):
+            if writer is None:
+                schema = table.schema.with_metadata({"perfscope.run": title})
+                writer = pa.ipc.new_file(file, schema)
             writer.write_table(table)
             rows += table.num_rows
     finally:

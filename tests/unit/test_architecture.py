@@ -29,6 +29,7 @@ ARROWS: dict[str, set[str]] = {
     "volumes": set(),
     "children": set(),
     "settings": set(),
+    "no_pandas": set(),
     "kernel_text": set(),
     "messages": {"vocabulary"},
     "rundir": {"vocabulary"},
@@ -44,13 +45,23 @@ ARROWS: dict[str, set[str]] = {
     "reports": {"rundir", "analysis", "gate", "messages"},  # of rundir the records alone, see below
     "cli": {
         *("rundir", "ingest", "launch", "checkout", "analysis", "gate", "messages", "reports", "collectors"),
-        "runners",
-        "slurm",
+        *("runners", "slurm", "api"),
     },
-    "__main__": {"cli"},
-    "__init__": set(),
+    "api": {"rundir", "ingest", "analysis", "messages", "reports"},
+    "__main__": {"cli", "no_pandas"},
+    "__init__": {"api"},  # on first use
 }
-LEAVES = {"errors", "units", "volumes", "children", "settings", "kernel_text", "vocabulary", "__init__"}
+LEAVES = {
+    "errors",
+    "units",
+    "volumes",
+    "children",
+    "settings",
+    "kernel_text",
+    "no_pandas",
+    "vocabulary",
+    "__init__",
+}
 SHARED = (
     "rundir/layout.py",
     "rundir/seal.py",

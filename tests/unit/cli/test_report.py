@@ -231,8 +231,10 @@ def test_exports_hold_every_span_and_are_not_overwritten_unasked(
 
 def test_report_loads_neither_matplotlib_nor_typst_for_text_or_json(run: Path) -> None:
     code = (
-        "import sys; from perfscope.cli.main import cli\n"
-        f"cli.main(['report', {str(run)!r}, '--json'], standalone_mode=False)\n"
+        "import sys; from perfscope.__main__ import main\n"
+        f"sys.argv = ['perfscope', 'report', {str(run)!r}, '--json']\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
         "heavy = {'matplotlib', 'typst', 'torch', 'pandas'} & set(sys.modules)\n"
         "print('HEAVY', sorted(heavy), file=sys.stderr)"
     )
