@@ -6,12 +6,12 @@ CHECK := build/check
 PIP_FLAGS := --disable-pip-version-check --quiet -c constraints.txt
 RANKS ?= 4
 # Tests that time out or fail leave their reasons in the closing lines (-ra in pyproject.toml).
-ELSEWHERE = not vm and not gpu and not slurm and not frameworks
+ELSEWHERE = not vm and not gpu and not slurm and not frameworks and not sweep
 PYTEST_FLAGS ?= -n 3 --dist worksteal --durations 25 -m "not slow and $(ELSEWHERE)"
 FRAMEWORKS_VENV := build/frameworks-venv
 DOCS_VENV := build/docs-venv
 
-.PHONY: help demo demo-neighbor test test-slow check-overhead test-slurm test-frameworks test-vm test-gpu lint types system-packages wheel clean update-golden docs schemes-doc json-doc
+.PHONY: help demo demo-neighbor test test-slow test-sweep check-overhead test-slurm test-frameworks test-vm test-gpu lint types system-packages wheel clean update-golden docs schemes-doc json-doc
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -70,6 +70,9 @@ test-slow: $(CHECK) ## the tests `make test` leaves out
 	cd $(CHECK) && PATH="$(CURDIR)/$(TEST_VENV)/bin:$$PATH" && \
 		python -m pytest -n 3 --dist worksteal $(PYTEST_FLAGS) $(addprefix --ignore=,$(TIMED)) && \
 		python -m pytest $(PYTEST_FLAGS) $(TIMED)
+
+test-sweep: $(CHECK) ## further settings of what the slow tests cover: half an hour
+	cd $(CHECK) && PATH="$(CURDIR)/$(TEST_VENV)/bin:$$PATH" python -m pytest -n 2 --durations 10 -m sweep
 
 check-overhead: $(CHECK) ## gate what perfscope costs a training with `perfscope check`; some minutes
 	cd $(CHECK) && rm -rf overhead && PATH="$(CURDIR)/$(TEST_VENV)/bin:$$PATH" && \

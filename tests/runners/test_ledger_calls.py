@@ -175,6 +175,13 @@ _OVERLAPPED = ("dp.fwd_overlap", "easgd.sync3")
 # A message may be under way as the window opens or closes.
 _ASYNCHRONOUS = ("ps.async_sgd", "ps.async_msgd", "easgd.async", "easgd.async_mom")
 _QUICK = {("dp.packed", 2), ("mp.fc_tp", 2), ("ps.sync", 4)}
+_SLOW = {
+    *((scheme, 2) for scheme in ("dp.perlayer", "dp.dist_update", "dp.ddp", "dp.fsdp", "dp.packed+powersgd")),
+    *((scheme, 2) for scheme in ("ps.async_msgd", "easgd.original", "easgd.sync1", "easgd.sync3")),
+    *((scheme, 2) for scheme in ("mp.filter", "mp.channel", "mp.spatial", "hy.numa_replica", "hy.owt")),
+    *((scheme, 2) for scheme in ("pp.gpipe", "pp.1f1b", "pp.interleaved", "cp.gather")),
+    *((scheme, 4) for scheme in ("hy.fctp_dp", "hy.pp_dp", "dp.hsdp")),
+}
 _CASES = [
     *(
         (scheme, ranks)
@@ -193,7 +200,11 @@ _CASES = [
 @pytest.mark.parametrize(
     ("scheme", "ranks"),
     [
-        pytest.param(*case, id=f"{case[0]}-{case[1]}", marks=() if case in _QUICK else pytest.mark.slow)
+        pytest.param(
+            *case,
+            id=f"{case[0]}-{case[1]}",
+            marks=() if case in _QUICK else pytest.mark.slow if case in _SLOW else pytest.mark.sweep,
+        )
         for case in dict.fromkeys(_CASES)
     ],
 )
@@ -220,8 +231,13 @@ def model_for(scheme: str, ranks: int) -> Sequence[str]:
     return WIDE if scheme in ("mp.filter", "mp.channel") and ranks > 2 else LENET
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("scheme", [*_SPLIT, "cp.gather"])
+@pytest.mark.parametrize(
+    "scheme",
+    [
+        *(pytest.param(scheme, marks=pytest.mark.sweep) for scheme in _SPLIT[1:]),
+        *(pytest.param(scheme, marks=pytest.mark.slow) for scheme in (_SPLIT[0], "cp.gather")),
+    ],
+)
 def test_layers_are_found_without_what_the_scheme_says(tmp_path: Path, scheme: str) -> None:
     """The marks that any training gets lead to the layers of the ledger."""
     case = Case(tmp_path, scheme, 2, model_for(scheme, 2))
