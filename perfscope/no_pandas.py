@@ -7,17 +7,24 @@ input is a pandas object: 0.3 CPU seconds, as much as all other imports of a rep
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
 
 
-class _NoPandas:
-    """A finder that has no pandas."""
+class _NoPandas(PathFinder):
+    """Finds what is on sys.path, but pandas. It does not raise: torch only asks whether pandas is there.
 
-    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
-        if name == "pandas":
-            raise ModuleNotFoundError("perfscope's own processes do without pandas", name=name)
+    None in `sys.modules` would hide it from Python, but Cython's import (Arrow's) takes None for the module.
+    """
+
+    @classmethod
+    def find_spec(
+        cls, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        return None if fullname == "pandas" else super().find_spec(fullname, path, target)
 
 
 def hide_pandas() -> None:
-    """From now on this process cannot import pandas. For perfscope's own processes, never a user's."""
-    if not any(isinstance(finder, _NoPandas) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _NoPandas())
+    """From now on this process does not find pandas. For perfscope's own processes, never a user's."""
+    sys.meta_path[:] = [_NoPandas if finder is PathFinder else finder for finder in sys.meta_path]
