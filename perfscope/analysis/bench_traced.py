@@ -10,6 +10,7 @@ import numpy as np
 from perfscope.analysis.bench import Traced
 from perfscope.analysis.results import CollectiveResult, RankResult
 from perfscope.analysis.steps import RankSteps
+from perfscope.messages import bench as why
 
 
 def traced_figures(
@@ -43,6 +44,8 @@ def traced_figures(
         for collective in collectives
         if collective.bytes is None or collective.num_unsized or collective.group_size is None
     }
+    if any("exposed_comm" in rank.unknown for rank in ranks):
+        return Traced(spans_ns=spans, reason=why.UNSEEN_CALLS)
     return Traced(
         spans_ns=spans,
         bytes={name: amount for name, amount in sizes.items() if name not in unknown},

@@ -11,12 +11,24 @@ from perfscope.analysis.communication_results import Link, axes_of, rank_communi
 from perfscope.analysis.group_axes import AxisOfCalls, CommGroup, GroupAxes, GroupAxis
 from perfscope.analysis.machine.results import WireBytes
 from perfscope.analysis.machine.topology import Topology
-from perfscope.analysis.rank_facts import world_size
+from perfscope.analysis.rank_facts import has_unseen_calls, world_size
 from perfscope.analysis.ranks import RankFiles
 from perfscope.analysis.results import CollectiveResult, CommGroupResult, Communication
 from perfscope.analysis.source import RunSource
 from perfscope.rundir.scheme_records import SchemeRecord
 from perfscope.vocabulary.links import BETWEEN_HOSTS, LinkClass, NoLink
+
+
+def without_unseen(source: RunSource, ranks: RankFiles) -> RankFiles:
+    """Where ranks communicate only in threads that are not traced, their communication is unknown, not 0."""
+    records = source.rank_records
+    results = tuple(
+        replace(rank, comm_ns=None, unknown=(*rank.unknown, "exposed_comm"))
+        if rank.comm_ns == 0 and rank.rank in records and has_unseen_calls(records[rank.rank])
+        else rank
+        for rank in ranks.results
+    )
+    return replace(ranks, results=results)
 
 
 def with_communication(
@@ -41,7 +53,7 @@ def with_communication(
     exposed = {
         result.rank: result.breakdown_ns.exposed_comm
         for result in ranks.results
-        if result.breakdown_ns is not None
+        if result.breakdown_ns is not None and "exposed_comm" not in result.unknown
     }
     results = tuple(
         replace(

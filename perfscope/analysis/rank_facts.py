@@ -6,10 +6,16 @@ from collections.abc import Mapping
 
 from perfscope.analysis.source import RunSource
 from perfscope.rundir.records import RankRecord, RunRecord
+from perfscope.vocabulary.figures import Figure
 from perfscope.vocabulary.frameworks import RUN_AHEAD, UNNAMED, FrameworkName
 from perfscope.vocabulary.workload import Workload
 
 SEVERAL = "several"
+
+
+def has_unseen_calls(record: RankRecord) -> bool:
+    """Whether threads of the rank communicated that its traces do not show."""
+    return any(entry.figure == Figure.EXPOSED_COMM.value for entry in record.missing)
 
 
 def framework_of(records: Mapping[int, RankRecord]) -> str:

@@ -19,7 +19,12 @@ from perfscope.analysis.bench_traced import traced_figures
 from perfscope.analysis.clocks.wall import step_notes
 from perfscope.analysis.collective_waits import JudgedCalls
 from perfscope.analysis.collectives import CommAnalysis, analyze_collectives
-from perfscope.analysis.communication_of_run import axis_of_calls, with_communication, with_ports
+from perfscope.analysis.communication_of_run import (
+    axis_of_calls,
+    with_communication,
+    with_ports,
+    without_unseen,
+)
 from perfscope.analysis.counter_results import StepCounters
 from perfscope.analysis.diagnosis import Why, analyze_why
 from perfscope.analysis.experts.analyze import analyze_experts
@@ -117,7 +122,7 @@ def analyze_run(source: RunSource) -> RunAnalysis:
     records = source.rank_records
     windows = _windows(source)
     ranks, no_window = _usable_traces(source, read_ranks(source, windows))
-    ranks = _without_unobservable(source, ranks)
+    ranks = without_unseen(source, _without_unobservable(source, ranks))
     comm = analyze_collectives(
         ranks.traces.comm, ranks.hosts, world_size(source.run, records), num_devices(records)
     )
@@ -402,7 +407,8 @@ def _missing_of_run(
         missing.extend(entry for entry in layers_missing if entry.figure not in named)
         if any(entry.figure is Figure.LAYERS for entry in missing):  # then there are none of some operators
             missings = [entry for entry in missings if not _is_of_some_layers(entry)]
-        if not comm.collectives and all(entry.figure is not Figure.COMM_SPANS for entry in comm.missing):
+        said = {entry.figure for entry in (*comm.missing, *missings)}
+        if not comm.collectives and not said & {Figure.COMM_SPANS, Figure.EXPOSED_COMM}:
             missing.append(missing_figure(Figure.COLLECTIVES, Cause.NO_COMMUNICATION))
     missing.extend(comm.missing)
     if comm.clocks.unlinked:

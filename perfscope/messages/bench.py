@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 NO_MPI_IN_TRACES = "no call of MPI was traced: what MPI does counts as compute or idle time"
+UNSEEN_CALLS = "ranks communicate in untraced threads"
 NO_WINDOW = "no window was traced"
 NO_STEP = "no step was recorded"
 NO_LOSS = "no rank recorded a loss that is a number"

@@ -137,6 +137,7 @@ _WHY = {
     "communication all the same",
     Cause.SIZE_NOT_IN_TRACE: "the trace does not state their size; bytes and bandwidths are those of the "
     "others",
+    Cause.UNSEEN_CALLS: "its ranks communicate in untraced threads",
     Cause.CLOCKS_UNLINKED: "they share no synchronizing collective with the others, nor messages both ways: "
     "their clock offset is unknown, and waits between them and the others are marked",
     Cause.CLOCK_SET: "its wall clock was set by {jump_s:+.3f} s between two looks {apart_s:.1f} s apart: its "

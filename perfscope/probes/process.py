@@ -161,12 +161,18 @@ class Process:
         if self.recorder is not None:
             self.recorder.note(text, kind)
 
-    def missing(self, figure: Figure, what: str, reason: str) -> None:
-        """A figure that this framework cannot give, in words, and why; reports print it in its place."""
+    def missing(self, figure: Figure, what: str, reason: str, *, is_update: bool = False) -> None:
+        """A figure that this framework cannot give, in words, and why; reports print it in its place.
+
+        The first reason given stands; `is_update`: the last.
+        """
         if self.recorder is not None:
             entries = self.recorder.meta.setdefault("missing", [])
-            if not any(entry["what"] == what for entry in entries):
+            said = next((entry for entry in entries if entry["what"] == what), None)
+            if said is None:
                 entries.append({"figure": figure.value, "what": what, "reason": reason})
+            elif is_update:
+                said["reason"] = reason
 
     def _identify(self) -> Identity:
         for ask in self._identities:

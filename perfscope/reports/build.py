@@ -182,11 +182,18 @@ def _where_it_goes(analysis: RunAnalysis) -> str:
         return ""
     step_ns, parts = shares
     ranked = sorted(parts.items(), key=lambda item: -item[1])
-    phrases = [f"{units.format_ratio(share)} {_part_words(key)}" for key, share in ranked if share >= 0.0005]
+    words = {key: _part_words(key) for key in parts}
+    if _lacks_communication(analysis):
+        words["idle"] += " or communication that is not traced"
+    phrases = [f"{units.format_ratio(share)} {words[key]}" for key, share in ranked if share >= 0.0005]
     return (
         f"The {scope_of(analysis).whole} of {units.format_ns(step_ns)} is {', '.join(phrases)}."
         f"{_against_untraced(analysis)}"
     )
+
+
+def _lacks_communication(analysis: RunAnalysis) -> bool:
+    return any("exposed_comm" in rank.unknown for rank in analysis.ranks)
 
 
 def _against_untraced(analysis: RunAnalysis) -> str:
@@ -215,15 +222,11 @@ def build_figures(analysis: RunAnalysis) -> tuple[KeyFigure, ...]:
     shares = mean_shares(analysis)
     if shares is not None:
         exposed = shares[1]["exposed_comm"]
-        figures.append(
-            KeyFigure(
-                id="exposed_comm",
-                title="Exposed communication",
-                value=units.format_ratio(exposed),
-                note=f"of the {scope_of(analysis).short}; {units.format_ns(exposed * shares[0])} "
-                "not overlapped with compute",
-            )
-        )
+        value, note = units.format_ratio(exposed), f"{units.format_ns(exposed * shares[0])} "
+        note = f"of the {scope_of(analysis).short}; {note}not overlapped with compute"
+        if _lacks_communication(analysis):
+            value, note = "not known", "ranks communicate in untraced threads"
+        figures.append(KeyFigure(id="exposed_comm", title="Exposed communication", value=value, note=note))
     figures += [_ranks_figure(analysis), *machine_figures(analysis), _overhead_figure(analysis)]
     return tuple(figures)
 

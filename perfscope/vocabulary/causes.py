@@ -61,6 +61,7 @@ class Cause(str, Enum):
     COLLECTIVE_NOT_NAMED = "collective_not_named"
     SIZE_NOT_IN_TRACE = "size_not_in_trace"
     MPI_NOT_TRACED = "mpi_not_traced"
+    UNSEEN_CALLS = "unseen_calls"
     CLOCKS_UNLINKED = "clocks_unlinked"
     CLOCK_SET = "clock_set"
     LAYERS_NOT_DETERMINED = "layers_not_determined"

@@ -25,4 +25,5 @@ class Doubt(str, Enum):
     DISTURBED = "disturbed"  # share of the traced windows that a disturbance hit
     SPREAD = "spread"  # between the medians of the run's halves, of the median step
     WITHIN_SPREAD = "within_spread"  # the saving / that spread
+    UNSEEN_CALLS = "unseen_calls"  # share of the traced ranks with communication that no trace shows
     NOT_MEASURED = "not_measured"  # no figure: the cause is seen, what it costs is not

@@ -13,6 +13,8 @@ import pytest
 pytest.importorskip("torch")
 
 from perfscope.vocabulary.communication import Unattributed
+from perfscope.vocabulary.figures import Figure
+from perfscope.vocabulary.findings import GAPS
 from tests.integration import communication_programs as programs
 from tests.integration.run_support import PERFSCOPE, user_environment
 from tests.integration.test_communication import exact
@@ -24,7 +26,7 @@ BY_MESH = (
     *("fsdp2", "fsdp2_kept", "fsdp2_nested", "hsdp", "tp", "sp", "loss_parallel", "fsdp2_tp"),
     *("gpipe", "1f1b", "1f1b_4", "interleaved", "interleaved_3"),
 )
-ONE_THREAD = "a window traces the thread that trains, not a helper thread of the program that communicates"
+OF_A_THREAD = "thread"  # communicates in a helper thread, which a window does not trace
 
 
 def report_of(name: str, folder: Path) -> dict[str, Any]:
@@ -50,14 +52,9 @@ def report_of(name: str, folder: Path) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(
-            name,
-            marks=[
-                *([] if name in QUICK else [pytest.mark.slow]),
-                *([pytest.mark.xfail(reason=ONE_THREAD, strict=True)] if name == "thread" else []),
-            ],
-        )
+        pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow])
         for name in programs.PROGRAMS
+        if name != OF_A_THREAD
     ],
 )
 def test_exposed_time_belongs_to_the_layers_and_axes_that_communicate(tmp_path: Path, name: str) -> None:
@@ -83,3 +80,16 @@ def test_exposed_time_belongs_to_the_layers_and_axes_that_communicate(tmp_path: 
     assert {entry["axis"] for entry in communication["by_axis"]} >= set(truth)
     if name in BY_MESH:
         assert not any(entry["inferred"] for entry in communication["by_axis"])
+
+
+def test_communication_of_a_helper_thread_is_missing_and_not_zero(tmp_path: Path) -> None:
+    report = report_of(OF_A_THREAD, tmp_path)
+    (entry,) = (entry for entry in report["missing"] if entry["figure"] == Figure.EXPOSED_COMM.value)
+    assert "calls of allreduce" in entry["reason"]
+    assert report["communication"] is None
+    for rank in report["ranks"]:
+        assert rank["comm_ns"] is rank["overlap_ratio"] is rank["communication"] is None
+        assert rank["breakdown_ns"]["exposed_comm"] is None
+        assert sum(time or 0 for time in rank["breakdown_ns"].values()) == rank["breakdown_step_ns"]
+    assert not {finding["id"] for finding in report["findings"]} & {kind.value for kind in GAPS}
+    assert all(check["ok"] for check in report["self_checks"])

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
 from perfscope.probes.torch.groups import METHODS, GroupMarks, failed_without_groups, reducer_groups
+from perfscope.probes.torch.trace import TorchTrace
 from perfscope.probes.torch.wrapped_calls import WrappedCalls
 from tests.probe.conftest import Train
 
@@ -28,13 +30,13 @@ def world() -> Iterator[Any]:
 class Marks:
     """Writes down what is marked, and the faults."""
 
-    def __init__(self, *, broken: bool = False) -> None:
+    def __init__(self, *, broken: bool = False, sees: Callable[[str], bool] = lambda device: True) -> None:
         self.open: list[str] = []
         self.seen: list[str] = []
         self.faults: list[Exception] = []
         self._broken = broken
         self.groups = GroupMarks(
-            WrappedCalls(self._new, lambda: False, failed_without_groups(self.faults.append))
+            WrappedCalls(self._new, lambda: False, failed_without_groups(self.faults.append)), sees
         )
 
     @contextmanager
@@ -82,6 +84,58 @@ def test_calls_are_marked_while_installed_only(world: Any) -> None:
     dist.all_reduce(x)
     assert marks.seen == [f"perfscope.group:{world.group_name}"] * 4
     assert marks.open == []
+
+
+def test_calls_of_threads_that_the_trace_does_not_record_are_counted(world: Any) -> None:
+    main, asked = threading.get_ident(), []
+
+    def sees(device: str) -> bool:
+        asked.append(device)
+        return threading.get_ident() == main
+
+    marks, x = Marks(sees=sees), torch.ones(3)
+    marks.groups.install()
+    dist.all_reduce(x)
+
+    def work() -> None:
+        dist.all_reduce(x)
+        dist.all_gather([torch.zeros(3)], x)
+        dist.barrier()
+
+    helper = threading.Thread(target=work)
+    helper.start()
+    helper.join()
+    marks.groups.remove()
+    assert marks.seen == [f"perfscope.group:{world.group_name}"]
+    assert dict(marks.groups.num_unseen) == {"allreduce": 1, "allgather": 1, "barrier": 1}
+    assert asked == ["cpu"] * 4
+    assert marks.faults == []
+
+
+def test_a_session_sees_its_thread_and_all_threads_where_it_records_them(world: Any) -> None:
+    trace, seen = TorchTrace(), []
+
+    def ask() -> None:
+        seen.append(trace.sees("cpu"))
+
+    def in_thread(work: Callable[[], object]) -> None:
+        helper = threading.Thread(target=work)
+        helper.start()
+        helper.join()
+
+    assert trace.start()
+    ask()
+    in_thread(ask)
+    trace.abandon()
+
+    def record() -> None:
+        trace.start()
+        ask()
+        in_thread(ask)
+        trace.abandon()
+
+    in_thread(record)
+    assert seen == [True, False, True, True]
 
 
 def test_an_exception_of_the_call_passes_through(world: Any) -> None:

@@ -13,11 +13,12 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from perfscope.analysis.findings.evidence import Evidence
-from perfscope.analysis.results import Finding
+from perfscope.analysis.rank_facts import has_unseen_calls
+from perfscope.analysis.results import Finding, RankResult
 from perfscope.messages.findings.confidence import Confidence, NotEnoughEvidence, Reason
 from perfscope.vocabulary.confidence import ConfidenceLevel as Level
 from perfscope.vocabulary.confidence import Doubt
-from perfscope.vocabulary.findings import ABOUT_THE_RECORDING
+from perfscope.vocabulary.findings import ABOUT_THE_RECORDING, GAPS
 from perfscope.vocabulary.findings import FindingKind as Kind
 
 _ORDER = (Level.HIGH, Level.MEDIUM, Level.LOW, Level.NONE)
@@ -100,7 +101,7 @@ def _of_traced(evidence: Evidence, finding: Finding, always_on: float | None = N
         reasons.append(Reason(doubt=Doubt.NO_UNTRACED_STEP, level=Level.MEDIUM, value=0.0))
     if always_on is not None:
         reasons.append(Reason(doubt=Doubt.ALWAYS_ON_DIFFERS, level=Level.LOW, value=always_on))
-    reasons += _disturbed(evidence)
+    reasons += [*_unseen_calls(evidence, finding), *_disturbed(evidence)]
     reasons += _at_least(Doubt.SPREAD, evidence.spread_ratio, SPREAD)
     spread = evidence.spread_ratio
     if spread and finding.gain_ratio is not None and finding.gain_ratio < spread:
@@ -157,6 +158,23 @@ def _disturbed(evidence: Evidence) -> list[Reason]:
     }
     share = len(windows & hit) / len(windows)
     return [Reason(doubt=Doubt.DISTURBED, level=Level.MEDIUM, value=share)] if share else []
+
+
+def _unseen_calls(evidence: Evidence, finding: Finding) -> list[Reason]:
+    """Where ranks communicate in threads that are not traced, part of their idle time is waiting for that."""
+    unseen = [rank for rank, _ in evidence.traced if _has_unseen_calls(evidence, rank)]
+    if not unseen:
+        return []
+    idles = {slow.rank for slow in evidence.what_ifs.slow if slow.part == "idle"}
+    level = Level.MEDIUM
+    if finding.id in GAPS or (finding.id is Kind.STRAGGLER and finding.rank in idles):
+        level = Level.NONE if any("exposed_comm" in rank.unknown for rank in unseen) else Level.LOW
+    return [Reason(doubt=Doubt.UNSEEN_CALLS, level=level, value=len(unseen) / len(evidence.traced))]
+
+
+def _has_unseen_calls(evidence: Evidence, rank: RankResult) -> bool:
+    record = evidence.metas.get(rank.rank)
+    return record is not None and has_unseen_calls(record)
 
 
 def _input_as_timed(evidence: Evidence) -> float | None:

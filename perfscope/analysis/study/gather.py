@@ -277,6 +277,8 @@ def _composition(analysis: RunAnalysis) -> tuple[Composition | None, Missing | N
         return None, missing_figure(Figure.STEP_COMPOSITION, Cause.NO_STEP_MARKS)
     if not breakdowns:
         return None, missing_figure(Figure.STEP_COMPOSITION, Cause.NO_WINDOW_TRACED)
+    if any("exposed_comm" in rank.unknown for rank in analysis.ranks):
+        return None, missing_figure(Figure.STEP_COMPOSITION, Cause.UNSEEN_CALLS)
     means = {
         part: math.fsum(getattr(breakdown, part) for breakdown in breakdowns) / len(breakdowns)
         for part in PARTS

@@ -67,6 +67,7 @@ def reason_text(reason: Reason) -> str:
         Doubt.DISTURBED: f"{format_ratio(value, 0)} of the traced windows were disturbed",
         Doubt.SPREAD: f"step times of the run's halves differ by {format_ratio(value, 0)}",
         Doubt.WITHIN_SPREAD: f"the saving is {_times(value)} the difference between the run's halves",
+        Doubt.UNSEEN_CALLS: f"{format_ratio(value, 0)} of the ranks communicate in untraced threads",
         Doubt.NOT_MEASURED: "what it costs was not measured",
     }[reason.doubt]
 
@@ -82,6 +83,14 @@ class NotEnoughEvidence(FindingFacts, frozen=True, kw_only=True):
 
     def text(self, subject: Subject) -> FindingText:
         why = "; ".join(reason_text(reason) for reason in self.reasons)
+        if all(reason.doubt is Doubt.UNSEEN_CALLS for reason in self.reasons):
+            return FindingText(
+                f"Not enough evidence for a verdict: {why}.",
+                "Most of the step has no operator of the traced thread. How much of that is waiting for "
+                "communication is not known.",
+                "Communicate in the thread that trains (`async_op=True` overlaps it with computation as "
+                "well), or read the time of these calls from the program itself.",
+            )
         return FindingText(
             f"Not enough evidence for a verdict: {why}.",
             "The traced steps are not typical of this run, so neither their parts nor what-ifs are reliable.",

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any, Callable, Optional, Sequence
 
+from ...vocabulary.figures import Figure
+from ..process import Process
 from .groups import GroupMarks, failed_without_groups
 from .stages import StageMarks
 from .units import UnitMarks
@@ -21,6 +23,7 @@ class CallMarks:
         unseen: True while a compiler follows the code: nothing of ours may become part of it.
         failed: called with the first fault of each kind; after it that kind makes no mark any more.
         name_of: module -> layer.
+        sees: see GroupMarks.
     """
 
     def __init__(
@@ -29,8 +32,9 @@ class CallMarks:
         unseen: Callable[[], bool],
         failed: Callable[[Exception], None],
         name_of: Callable[[Any], Optional[str]],
+        sees: Callable[[str], bool],
     ) -> None:
-        self._groups = GroupMarks(WrappedCalls(new_mark, unseen, failed_without_groups(failed)))
+        self._groups = GroupMarks(WrappedCalls(new_mark, unseen, failed_without_groups(failed)), sees)
         self._stages = StageMarks(WrappedCalls(new_mark, unseen, failed))
         self._units = UnitMarks(WrappedCalls(new_mark, unseen, failed), name_of)
 
@@ -43,6 +47,20 @@ class CallMarks:
         self._groups.install(roots)
         self._stages.install()
         self._units.install()
+
+    def report(self, process: Process) -> None:
+        """Name the communication that the windows so far do not show, if there was any."""
+        counts = self._groups.num_unseen
+        if not counts:
+            return
+        process.missing(
+            Figure.EXPOSED_COMM,
+            "exposed communication of other threads",
+            "%s in the traced windows by other threads than the traced one; the traces do not show them, so "
+            "no time of communication includes them"
+            % ", ".join("%d calls of %s" % (count, name) for name, count in sorted(counts.items())),
+            is_update=True,
+        )
 
     def remove(self) -> None:
         """Everything as it was before: those that wrapped others' wraps first."""

@@ -4,18 +4,23 @@ A CPU backend's spans and the `c10d::` operators do not name their group. So whi
 methods of `torch.distributed.ProcessGroup` that Python calls run inside a mark, `perfscope.group:<name>`.
 What C++ calls by itself (DDP's reducer, functional collectives) passes no Python and stays unmarked; the
 groups of DDP's reducers are written into the trace instead.
+
+A call of a thread that the trace does not record is counted instead of marked.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
-from typing import Any, Callable, Dict, List, Sequence
+from collections import Counter
+from typing import Any, Callable, Dict, List, Optional, Sequence
+from typing import Counter as Counts
 
 from ...rundir import layout
 from ..frames import around
 from .layers import parts
-from .wrapped_calls import WrappedCalls
+from .wrapped_calls import TextOf, WrappedCalls
 
 METHODS = (
     *("allreduce", "allreduce_coalesced", "broadcast", "reduce", "gather", "scatter", "barrier"),
@@ -35,10 +40,17 @@ class GroupMarks:
 
     Args:
         calls: of its own.
+        sees: type of device, "" where a call has no tensor -> whether the trace records what the calling
+            thread has done there.
+
+    Attributes:
+        num_unseen: method -> its calls that no trace records, over all windows. Those of C++ pass uncounted.
     """
 
-    def __init__(self, calls: WrappedCalls) -> None:
+    def __init__(self, calls: WrappedCalls, sees: Callable[[str], bool]) -> None:
         self._calls = calls
+        self._sees = sees
+        self.num_unseen: Counts[str] = Counter()
         self._dist: Any = None
         self._ranks: Dict[str, Any] = {}  # group name -> global ranks, None = not known
 
@@ -64,7 +76,7 @@ class GroupMarks:
         for name in METHODS:
             text_of = self._with_peer if name in _WITH_PEER else self._text
             inside = self._note_rows if name in _EXCHANGES else None
-            self._calls.wrap(dist.ProcessGroup, name, text_of, inside)
+            self._calls.wrap(dist.ProcessGroup, name, functools.partial(self._seen, name, text_of), inside)
         self._calls.replace(dist.Work, _SOURCE, self._sourced)
         if roots:
             note_reducers(reducer_groups(roots))
@@ -72,6 +84,12 @@ class GroupMarks:
     def remove(self) -> None:
         """The class as it was before."""
         self._calls.remove()
+
+    def _seen(self, name: str, text_of: TextOf, args: tuple, kwargs: dict) -> Optional[str]:
+        if self._sees(_device((*args[1:], *kwargs.values()))):
+            return text_of(args, kwargs)
+        self.num_unseen[name] += 1
+        return None
 
     def _text(self, args: tuple, kwargs: dict) -> str:
         return layout.MARK_GROUP + str(args[0].group_name)
@@ -118,6 +136,18 @@ class GroupMarks:
             return source
 
         return call
+
+
+def _device(values: Sequence[Any]) -> str:
+    """The type of device of the first tensor among the arguments and the lists in them; "" without any."""
+    for value in values:
+        inner = value
+        while isinstance(inner, (list, tuple)) and inner:
+            inner = inner[0]
+        kind = getattr(getattr(inner, "device", None), "type", None)
+        if isinstance(kind, str):
+            return kind
+    return ""
 
 
 def failed_without_groups(failed: Callable[[Exception], None]) -> Callable[[Exception], None]:

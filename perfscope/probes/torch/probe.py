@@ -77,7 +77,9 @@ class TorchProbe(FrameworkProbe):
         self._marks = LayerMarks(self.process.counters.marks(self._profiler.mark_type), layout.MARK_LAYER)
         self._names = ModelNames(self._marks)
         failed = functools.partial(self.fault, "call marks")
-        self._call_marks = CallMarks(self._profiler.mark_type, self.unseen, failed, self._marks.name_of)
+        self._call_marks = CallMarks(
+            *(self._profiler.mark_type, self.unseen, failed, self._marks.name_of, self._profiler.sees)
+        )
         self._armed = self._tracing = False  # the latter: a window is open
         self._blind = False  # forward passes are no longer looked at; steps still are
         self._evaluations = self._skipped = 0  # forward passes in evaluation mode, and without gradients
@@ -427,6 +429,7 @@ class TorchProbe(FrameworkProbe):
     def window_closed(self) -> None:
         self._tracing = False
         self._remove_layer_hooks()
+        self._call_marks.report(self.process)
         if self._armed:
             self.arm_root()
 

@@ -46,6 +46,7 @@ class TorchTrace(Trace):
     def __init__(self) -> None:
         self._profile: Optional[Any] = None
         self._thread: Optional[int] = None  # the only one that may stop the session; None: any
+        self._device: Optional[str] = None  # whose kernels the session records
         self._left: Optional[int] = None  # the thread that has an unused session to stop
         self._used_by: Optional[int] = None  # pid
         self._starting = False
@@ -70,6 +71,7 @@ class TorchTrace(Trace):
         device = "cuda" if torch.cuda.is_available() and torch.cuda.is_initialized() else None
         profiler = torch.autograd.profiler
         options: Dict[str, Any] = {"record_shapes": True, "use_kineto": True}
+        self._device = device
         self._thread = threading.get_ident()
         if self._thread != threading.main_thread().ident:
             try:
@@ -168,6 +170,18 @@ class TorchTrace(Trace):
         _disabled().save(path)
         _check_whole(path)
         return True
+
+    def sees(self, device: str) -> bool:
+        """Whether the session records what the calling thread has done on a device of this type.
+
+        Kernels are recorded whoever launches them, operators only of the session's thread and of those that
+        work for it.
+        """
+        return (
+            self._thread is None
+            or device == self._device
+            or bool(sys.modules["torch"]._C._autograd._profiler_enabled())
+        )
 
     def abandon(self) -> None:
         """Switch the profiler off and throw the trace away: the probe is being disabled."""
