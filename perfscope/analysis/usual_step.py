@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from perfscope.analysis.pipeline.results import Pipeline, PipelineBubble
 from perfscope.analysis.results import Breakdown, Communication, LayerResult, RankResult, RunAnalysis
 from perfscope.analysis.waits.results import WaitAnalysis
 
 
 def on_usual_step(analysis: RunAnalysis) -> RunAnalysis:
-    """The results with breakdowns, layers, communication and waits of the median untraced step.
+    """The results with breakdowns, idle time, layers, communication, waits and pipelines of the median step.
 
     As they are where no step is untraced. Parts of a breakdown add up to its step.
     """
@@ -28,6 +29,7 @@ def on_usual_step(analysis: RunAnalysis) -> RunAnalysis:
         layers=tuple(_layer(layer, factor) for layer in analysis.layers),
         communication=None if communication is None else _communication(communication, factor),
         waits=None if analysis.waits is None else _waits(analysis.waits, factor),
+        pipeline=None if analysis.pipeline is None else _pipeline(analysis.pipeline, factor),
     )
 
 
@@ -38,6 +40,9 @@ def _rank(rank: RankResult, factor: float) -> RankResult:
         breakdown_ns=None if breakdown is None else _breakdown(breakdown, factor),
         comm_ns=_time(rank.comm_ns, factor),
         idle_host_wait_ns=_time(rank.idle_host_wait_ns, factor),
+        host_idle=None
+        if rank.host_idle is None
+        else tuple(replace(entry, ns=round(entry.ns * factor)) for entry in rank.host_idle),
     )
 
 
@@ -121,6 +126,35 @@ def _waits(waits: WaitAnalysis, factor: float) -> WaitAnalysis:
             for group in waits.groups
         ),
     )
+
+
+def _pipeline(pipeline: Pipeline, factor: float) -> Pipeline:
+    """The means per step; the step that is drawn is as traced."""
+    return replace(
+        pipeline,
+        stages=tuple(
+            replace(
+                stage,
+                compute_ns=round(stage.compute_ns * factor),
+                wait_ns=round(stage.wait_ns * factor),
+                bubble_ns=round(stage.bubble_ns * factor),
+            )
+            for stage in pipeline.stages
+        ),
+        active_ns=round(pipeline.active_ns * factor),
+        balanced_ns=round(pipeline.balanced_ns * factor),
+        equal_stages_ns=round(pipeline.equal_stages_ns * factor),
+        bubble=_bubble(pipeline.bubble, factor),
+    )
+
+
+def _bubble(bubble: PipelineBubble, factor: float) -> PipelineBubble:
+    """Ends of the parts are rounded, not the parts: they add up to the bubble."""
+    end, before, parts = 0, 0, {}
+    for part in ("fill_ns", "drain_ns", "imbalance_ns", "late_sends_ns", "other_ns"):
+        end += getattr(bubble, part)
+        parts[part], before = round(end * factor) - before, round(end * factor)
+    return replace(bubble, measured_ns=before, **parts)
 
 
 def _time(ns: int | None, factor: float) -> int | None:

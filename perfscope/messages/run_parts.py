@@ -31,7 +31,7 @@ HINTS = {
     RunPart.ROLLOUT: "forward passes of a policy without gradients, and its environment",
     RunPart.INFERENCE: "forward passes without gradients between updates",
     RunPart.CHECKPOINT: "in functions that write checkpoints, or in long steps that write files",
-    RunPart.GARBAGE_COLLECTION: "Python's",
+    RunPart.GARBAGE_COLLECTION: "Python's, before the first step (imports), in steps and after them",
     RunPart.OTHER_RANKS: "for ranks that evaluate, write checkpoints or end later",
     RunPart.CPU_WAIT: "in long steps: the training thread was ready and had no CPU",
     RunPart.PROFILING: "perfscope's windows, and what traced steps take beyond the median",

@@ -120,7 +120,7 @@ def equal_stages(slowest: int, relative: float) -> WhatIfText:
 def ideal_bubble(measured_ratio: float, balanced_ratio: float) -> WhatIfText:
     """`balanced_ratio`: bubble of the schedule with equal stages and nothing lost between them."""
     return WhatIfText(
-        "pipeline bubble at the schedule's ideal",
+        "the pipeline bubble at the schedule's ideal",
         f"the bubble is {format_ratio(measured_ratio)} of the pipeline's time; with equal stages and "
         f"immediate sends it would be {format_ratio(balanced_ratio)}",
     )

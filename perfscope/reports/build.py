@@ -72,7 +72,7 @@ def build_report(analysis: RunAnalysis, timeline: TimelineExtract | None) -> Rep
         efficiency_section(analysis),
         timeline_section(timeline, analysis.machine, analysis.critical_paths),
         critical_path_section(analysis.critical_paths, layer_names(analysis.layers)),
-        pipeline_section(analysis),
+        pipeline_section(usual),
         experts_section(analysis),
         communication_section(usual),
         kernels_section(analysis),

@@ -106,7 +106,9 @@ def _head(report: Report, width: int, style: Style) -> Iterator[str]:
         title, value = fit(figure.title, names), fit(figure.value, values)
         line = f"  {pad(title, names)}  {pad(value, values, right=True)}"
         room = width - cells(line) - 2
-        yield line + (style.quiet(f"  {head(figure.note, room)}") if figure.note and room > 4 else "")
+        notes = textwrap.wrap(figure.note, room) if room > NARROWEST_COLUMN else []
+        yield line + (style.quiet(f"  {notes[0]}") if notes else "")
+        yield from (style.quiet(f"{' ' * (cells(line) + 2)}{note}") for note in notes[1:])
 
 
 def _section(section: Section, width: int, style: Style) -> Iterator[str]:
@@ -381,7 +383,11 @@ def _table(table: Table, width: int, style: Style, most: int) -> Iterator[str]:
 
     yield style.quiet(line(titles))
     for values, row in zip(rows, table.rows, strict=False):
-        yield line(values)
+        name, _, reason = values[0].partition(": ")
+        is_cut = name.startswith("(") and bool(reason) and cells(values[0]) > sizes[0]
+        yield line([f"{name})", *values[1:]] if is_cut else values)
+        if is_cut:
+            yield from (style.quiet(more) for more in wrapped(reason.removesuffix(")"), width, "    "))
         cell = _by_key(table, row)
         if table.id == "wire-table" and "wire" not in cell and "reason" in cell:
             yield from (style.quiet(line) for line in wrapped(cell["reason"], width, "    "))

@@ -51,10 +51,10 @@ def bubble(evidence: Evidence) -> Finding | None:
     if pipeline.bubble.measured_ratio < pipeline.bubble.ideal_ratio + LARGER:
         return None
     equal = unequal_stages(evidence)
-    gain_ns, gain_ratio = what_if.gain_ns, what_if.gain_ratio
+    stages_ns, stages_ratio = 0, 0.0
     if equal is not None:
-        gain_ns -= min(equal.gain_ns or 0, gain_ns)
-        gain_ratio -= min(equal.gain_ratio or 0.0, gain_ratio)
+        stages_ns = min(equal.gain_ns or 0, what_if.gain_ns)
+        stages_ratio = min(equal.gain_ratio or 0.0, what_if.gain_ratio)
     return Finding(
         id=FindingKind.PIPELINE_BUBBLE,
         facts=LargeBubble(
@@ -63,9 +63,10 @@ def bubble(evidence: Evidence) -> Finding | None:
             ideal_ratio=pipeline.bubble.ideal_ratio,
             parts_ns=_parts(pipeline),
             prediction=_prediction(what_if),
+            stages_ns=stages_ns,
         ),
-        gain_ns=gain_ns,
-        gain_ratio=gain_ratio,
+        gain_ns=what_if.gain_ns - stages_ns,
+        gain_ratio=what_if.gain_ratio - stages_ratio,
     )
 
 

@@ -41,7 +41,12 @@ def with_parallel(
     if not questions or not traced:
         return what_ifs
     traced_ns = sum(traced) / len(traced)
-    added = [_what_if(question, traced_ns, traced_ns / (usual_ns or traced_ns)) for question in questions]
+    stretched = traced_ns / (usual_ns or traced_ns)
+    caution = ""
+    if not 1 / ALIKE <= stretched <= ALIKE:  # that of the replay where it has one: it says the same
+        others = (what_if.caution for what_if in what_ifs.what_ifs if what_if.caution)
+        caution = next(others, texts.caution(None, stretched, None))
+    added = [_what_if(question, traced_ns, stretched, caution) for question in questions]
     gains = [what_if for what_if in (*what_ifs.what_ifs, *added) if what_if.gain_ns > 0]
     return replace(what_ifs, what_ifs=tuple(sorted(gains, key=lambda what_if: -what_if.gain_ns)))
 
@@ -77,11 +82,10 @@ def _of_experts(experts: Experts | None) -> list[_Question]:
     return [(EQUAL_EXPERTS, text, experts.saved_ns, most)]
 
 
-def _what_if(question: _Question, traced_ns: float, stretched: float) -> WhatIf:
+def _what_if(question: _Question, traced_ns: float, stretched: float, caution: str) -> WhatIf:
     slug, text, saved_ns, rank = question
     usual = round(traced_ns / stretched)
     predicted = round((traced_ns - max(saved_ns, 0)) / stretched)
-    is_alike = 1 / ALIKE <= stretched <= ALIKE
     return WhatIf(
         id=slug,
         title=text.title,
@@ -89,6 +93,6 @@ def _what_if(question: _Question, traced_ns: float, stretched: float) -> WhatIf:
         gain_ns=usual - predicted,
         gain_ratio=(usual - predicted) / usual,
         evidence=text.evidence,
-        caution=texts.caution(None, None if is_alike else stretched, None),
+        caution=caution,
         rank=rank,
     )

@@ -64,12 +64,16 @@ def reason_text(reason: Reason) -> str:
         Doubt.ALWAYS_ON_DIFFERS: f"over all steps it is {_times(value)} what the traced steps show",
         Doubt.NO_UNTRACED_STEP: "no untraced steps to compare with",
         Doubt.NO_STEP_MARKS: "no step marks, so each trace counts as one step",
-        Doubt.DISTURBED: f"{format_ratio(value, 0)} of the traced windows were disturbed",
+        Doubt.DISTURBED: f"{_windows(value)} disturbed",
         Doubt.SPREAD: f"step times of the run's halves differ by {format_ratio(value, 0)}",
         Doubt.WITHIN_SPREAD: f"the saving is {_times(value)} the difference between the run's halves",
         Doubt.UNSEEN_CALLS: f"{format_ratio(value, 0)} of the ranks communicate in untraced threads",
         Doubt.NOT_MEASURED: "what it costs was not measured",
     }[reason.doubt]
+
+
+def _windows(share: float) -> str:
+    return "the traced steps were" if share >= 1 else f"{format_ratio(share, 0)} of the traced windows were"
 
 
 def _times(ratio: float) -> str:

@@ -111,7 +111,7 @@ def _beside(others_cpus: float | None) -> str:
         return ""
     if others_cpus < _OTHERS:
         return "Caused by this job, not by other processes."
-    return f"Other processes took {others_cpus:.1f} CPUs beside it."
+    return f"Other processes took {others_cpus:.1f} CPUs meanwhile."
 
 
 def _fewer_threads(num_ranks: int, cpus: float, setting: str) -> str:

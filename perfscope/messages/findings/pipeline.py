@@ -39,6 +39,12 @@ class LargeBubble(FindingFacts, frozen=True, kw_only=True):
     ideal_ratio: float
     parts_ns: dict[str, int]  # of the bubble per step and rank, by name
     prediction: Prediction
+    stages_ns: int = 0  # of what that saves, by equal stages alone: not in the finding's saving
+
+    def _stages(self) -> str:
+        if not self.stages_ns:
+            return ""
+        return f" {format_ns(self.stages_ns)} of that comes from equal stages and is not in the saving above."
 
     def text(self, subject: Subject) -> FindingText:
         excess = {part: time for part, time in self.parts_ns.items() if part not in ("fill", "drain")}
@@ -47,9 +53,9 @@ class LargeBubble(FindingFacts, frozen=True, kw_only=True):
             f"{format_ns(time)} {BUBBLE_PARTS[part].lower()}" for part, time in self.parts_ns.items() if time
         )
         return FindingText(
-            f"The pipeline bubble is {format_ratio(self.measured_ratio, 0)} where the ideal of "
+            f"The pipeline bubble is {format_ratio(self.measured_ratio, 0)} of the ranks' time; the ideal of "
             f"{SCHEDULES[self.schedule]} is {format_ratio(self.ideal_ratio, 0)}.",
-            f"Per step and rank, the bubble is {listed}.{predicted(self.prediction)}",
+            f"Per step and rank, the bubble is {listed}.{predicted(self.prediction)}{self._stages()}",
             _ACTIONS[largest],
         )
 

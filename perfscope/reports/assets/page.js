@@ -168,7 +168,7 @@ function cardsWhereNarrow(table, headers) {
   check();
 }
 
-const FOLDED_ROWS = 20;
+const FOLDED_ROWS = window.matchMedia("(max-width: 620px)").matches ? 6 : 20;
 
 function startTable(table) {
   const body = table.tBodies[0];

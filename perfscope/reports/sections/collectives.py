@@ -106,7 +106,7 @@ def _name(result: CollectiveResult) -> str:
 def _table(results: list[CollectiveResult], span: str) -> Table:
     columns = (
         Column(key="collective", title="Collective", unit=Unit.CODE, primary=True),
-        Column(key="group", title="Group"),
+        Column(key="group", title="Group", primary=len(results) > len({r.collective for r in results})),
         Column(key="size", title="Ranks", unit=Unit.COUNT),
         Column(key="dtype", title="Type"),
         Column(key="count", title="Calls", unit=Unit.COUNT, primary=True),

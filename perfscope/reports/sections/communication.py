@@ -24,7 +24,7 @@ from perfscope.reports.sections.steps import mean_shares, scope_of
 
 PARTS = (
     ChartPart(key="exposed_comm", title="Exposed", hint="not overlapped with computation"),
-    ChartPart(key="transfer", title="Hidden", hint="overlapped with computation"),
+    ChartPart(key="wait", title="Hidden", hint="overlapped with computation"),
 )
 _TONES = ((0.5, "bad3"), (0.2, "bad2"), (0.05, "bad1"))  # from that share of the largest cell on
 INFERRED = " (inferred)"
@@ -113,7 +113,7 @@ def _axis_table(analysis: RunAnalysis, communication: Communication) -> Table:
         Column(key="busbw", title="busbw", unit=Unit.RATE, hint="while data moves: waits are not counted"),
         Column(key="wait", title="Wait", unit=Unit.TIME, hint="for the last rank to enter"),
         Column(key="transfer", title="Transfer", unit=Unit.TIME),
-        Column(key="hidden", title="Hidden", unit=Unit.TIME, bar="transfer"),
+        Column(key="hidden", title="Hidden", unit=Unit.TIME, bar="wait"),
         Column(key="exposed", title="Exposed", unit=Unit.TIME, bar="exposed_comm", primary=True),
         Column(key="share", title=f"Of {scope.short}", unit=Unit.RATIO, primary=True, hint="exposed time"),
     )

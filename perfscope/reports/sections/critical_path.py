@@ -211,7 +211,7 @@ def _table(paths: Sequence[CriticalPath], names: Mapping[str, str] | None) -> Ta
         Column(key="rank", title="Rank", unit=Unit.TEXT, primary=True),
         Column(key="what", title="What", primary=True),
         Column(key="layer", title="Layer", unit=Unit.CODE, primary=any(entry.layer for entry in every)),
-        Column(key="time", title="Time per step", unit=Unit.TIME, primary=True, bar="compute"),
+        Column(key="time", title="Time per traced step", unit=Unit.TIME, primary=True, bar="compute"),
         Column(key="share", title="Of the path", unit=Unit.RATIO, primary=True),
         Column(key="count", title="Segments per step", unit=Unit.NUMBER),
     )

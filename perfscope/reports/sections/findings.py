@@ -26,7 +26,8 @@ def findings_section(analysis: RunAnalysis) -> Section:
     return Section(
         id="findings",
         title="Recommendations",
-        lead="Ranked by the maximum saving if this cause alone were removed. Savings overlap."
+        lead="The verdict, then interference, then causes by the most that removing each alone can save. "
+        "Savings overlap."
         if len(cards) > 1
         else "",
         blocks=(

@@ -51,7 +51,7 @@ def _lead(kernels: Kernels) -> str:
     top = [f"{TITLES[row.type]} {units.format_ratio(row.share, 0)}" for row in kernels.by_type[:3]]
     total = units.format_ns(kernels.total_ns)
     if not kernels.of_device:
-        return f"Operators and communication of all ranks take {total}: {joined(top)}."
+        return f"In the traced steps, operators and communication of all ranks take {total}: {joined(top)}."
     text = f"{kernels.calls:,} kernels, copies and sets take {total}: {joined(top)}."
     concurrent = (kernels.concurrent_ns or 0) / kernels.total_ns
     if concurrent >= NOTABLE:

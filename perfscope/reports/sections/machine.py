@@ -28,7 +28,10 @@ def machine_section(analysis: RunAnalysis) -> Section | None:
     machine = analysis.machine
     if machine is None:
         return None
-    blocks: list[Block] = [Note(text=_verdict_text(machine), tone=_tone(machine))]
+    text = _verdict_text(machine)
+    if machine.clean is False and machine.disturbances:  # the notice has the rest, and so has the table
+        text = ". ".join(text.split(". ")[:2]).rstrip(".") + "."
+    blocks: list[Block] = [Note(text=text, tone=_tone(machine))]
     if machine.disturbances:
         blocks.append(_disturbance_table(machine))
     topology = topology_block(machine.topologies)
@@ -82,11 +85,13 @@ def machine_figures(analysis: RunAnalysis) -> tuple[KeyFigure, ...]:
 
 
 def _tile_note(disturbance: Disturbance) -> str:
-    """The episode's own figures first, then who: ``other processes: 55 % for 17.0 s, python (9 pro…``."""
+    """The episode's own figures, then who: ``other processes: 55 % for 17.0 s, python``."""
     kind = WORDS[disturbance.kind].label
     lasted = units.format_ns(disturbance.end_ns - disturbance.start_ns)
     taken = f"{kind}: {units.format_ratio(disturbance.severity, 0)} for {lasted}"
-    seen = visible(disturbance.evidence[0], LONGEST_SENTENCE) if disturbance.evidence else ""
+    seen = (
+        visible(disturbance.evidence[0].partition(" (")[0], LONGEST_SENTENCE) if disturbance.evidence else ""
+    )
     return beginning(", ".join(filter(None, (taken, seen))), LONGEST_TILE)
 
 

@@ -160,7 +160,7 @@ def _table(roofline: Roofline, number: int, several: bool, names: Mapping[str, s
     columns = (
         Column(key="layer", title="Layer", unit=Unit.CODE, primary=True),
         Column(key="phase", title="Pass", primary=True),
-        Column(key="time", title="Time per step", unit=Unit.TIME, bar="compute", primary=True),
+        Column(key="time", title="Traced time", unit=Unit.TIME, bar="compute", primary=True, hint="per step"),
         Column(
             key="intensity", title="FLOP/byte", unit=Unit.NUMBER, modelled=True, hint="arithmetic intensity"
         ),

@@ -74,7 +74,8 @@ def _facts(bench: BenchResult, scheme: SchemeRecord) -> Iterator[tuple[str, str]
     if bench.peak_rss_bytes:
         yield "Memory", f"{units.format_bytes(bench.peak_rss_bytes)} at most per rank (peak resident set)"
     for key, value in bench.details.items():
-        yield visible(str(key).replace("_", " ").capitalize()), visible(_short(value), 300)
+        if not str(key).startswith("own_"):  # of one rank only
+            yield visible(_words(key).capitalize()), visible(_short(value), 600)
 
 
 def _cluster_facts(cluster: str | None) -> Iterator[tuple[str, str]]:
@@ -82,12 +83,20 @@ def _cluster_facts(cluster: str | None) -> Iterator[tuple[str, str]]:
         yield "Cluster", f"{visible(cluster)}, emulated: links are limited, all ranks compute on one machine"
 
 
-def _short(value: object) -> str:
+def _short(value: object, between: str = ", ") -> str:
+    """A value as text; of a list of records ``rank 0, blocks conv1 relu1; rank 1, blocks fc2``."""
     if isinstance(value, Mapping):
-        return ", ".join(f"{key}: {item}" for key, item in value.items())
+        return ", ".join(f"{_words(key)} {_short(item, ' ')}" for key, item in value.items())
     if isinstance(value, (list, tuple)):
-        return ", ".join(map(str, value))
+        records = any(isinstance(item, Mapping) for item in value)
+        return ("; " if records else between).join(map(_short, value))
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
     return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _words(key: object) -> str:
+    return str(key).removeprefix("num_").replace("_", " ")
 
 
 def _count(value: int | None) -> str:

@@ -115,7 +115,7 @@ def _idle_table(analysis: RunAnalysis) -> tuple[Table, ...]:
             id="host-idle",
             title="Idle time of the step by what the training thread did",
             columns=(
-                Column(key="activity", title="The thread was in", primary=True),
+                Column(key="activity", title="Idle while", primary=True),
                 Column(key="time", title="Idle time", unit=Unit.TIME, bar="idle", primary=True),
                 Column(key="share", title="Of idle time", unit=Unit.RATIO, primary=True),
             ),
@@ -166,8 +166,8 @@ def _scale_text(analysis: RunAnalysis) -> str:
     if not ratio or usual is None:
         return ""
     return (
-        f" Traced steps took {units.format_ns(usual.median * ratio)} on average; but for single steps and "
-        f"calls, times of traced steps are shown x {1 / ratio:.3g}, so that the mean is the median step."
+        f" Traced steps took {units.format_ns(usual.median * ratio)} on average: their times are multiplied "
+        f"by {1 / ratio:.3g}, so that they add up to the median step. Single steps and calls are as traced."
     )
 
 

@@ -34,7 +34,7 @@ def what_ifs_section(analysis: RunAnalysis) -> Section | None:
             Column(key="step", title="Step", unit=Unit.TIME, modelled=True, bar="compute", primary=True),
             Column(key="gain", title="Saved", unit=Unit.TIME, modelled=True),
             Column(key="share", title="Saved", unit=Unit.RATIO, modelled=True, primary=True),
-            Column(key="evidence", title="Rests on"),
+            Column(key="evidence", title="Rests on (traced steps)"),
         ),
         rows=tuple(
             (

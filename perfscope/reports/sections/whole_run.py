@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from perfscope import units
 from perfscope.analysis.results import RunAnalysis
-from perfscope.analysis.whole_run.results import WholeRun
+from perfscope.analysis.whole_run.results import LongSteps, WholeRun
 from perfscope.messages.run_parts import HINTS, TITLES
 from perfscope.reports.model import (
     Bar,
@@ -15,11 +17,11 @@ from perfscope.reports.model import (
     StackedBars,
     Table,
     Unit,
-    format_value,
 )
 from perfscope.vocabulary.run_parts import RunPart
 
 MOST_BARS = 32
+LEAST = 0.001  # of the training: less is 0.0 %
 _COLORS = {
     RunPart.LAUNCH: "idle_other",
     RunPart.START_UP: "idle",
@@ -45,8 +47,9 @@ def whole_run_section(analysis: RunAnalysis) -> Section | None:
     if whole is None:
         return None
     blocks: list[Block] = [_bars(whole), _table(whole)]
-    if whole.long_steps:
-        blocks.append(_long_steps(whole))
+    notable = [entry for entry in whole.long_steps if entry.ratio >= LEAST]
+    if notable:
+        blocks.append(_long_steps(notable))
     return Section(id="whole-run", title="Whole run", lead=_lead(analysis, whole), blocks=tuple(blocks))
 
 
@@ -59,15 +62,15 @@ def _lead(analysis: RunAnalysis, whole: WholeRun) -> str:
     if whole.samples_per_s is None or whole.training_samples_per_s is None:
         return text
     ordinary = analysis.throughput_samples_per_s
-    beside = "" if ordinary is None else f", {_rate(ordinary)} at the step's pace"
+    beside = "" if ordinary is None else f", {_rate(ordinary)} in ordinary steps"
     return (
-        f"{text} {_rate(whole.samples_per_s)} samples/s over the whole run, "
+        f"{text} Throughput is {_rate(whole.samples_per_s)} samples/s over the whole run, "
         f"{_rate(whole.training_samples_per_s)} from the first step to the last{beside}."
     )
 
 
 def _rate(rate: float) -> str:
-    return format_value(Unit.COUNT if rate >= 100 else Unit.NUMBER, rate)
+    return f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"
 
 
 def _bars(whole: WholeRun) -> StackedBars:
@@ -85,7 +88,6 @@ def _bars(whole: WholeRun) -> StackedBars:
         parts=tuple(ChartPart(key=_COLORS[part], title=TITLES[part], hint=HINTS[part]) for part in parts),
         bars=tuple(bars),
         caption=f"Not shown: {hidden:,} more ranks." if hidden else "",
-        labelled=False,
     )
 
 
@@ -108,16 +110,16 @@ def _table(whole: WholeRun) -> Table:
     )
 
 
-def _long_steps(whole: WholeRun) -> Table:
+def _long_steps(entries: Sequence[LongSteps]) -> Table:
     return Table(
         id="whole-run-long-steps",
-        title="Beside the ordinary step",
+        title="What some steps hold beyond an ordinary step",
         columns=(
             Column(key="part", title="What", primary=True),
             Column(key="steps", title="Steps", unit=Unit.COUNT, primary=True),
             Column(key="every", title="Every", unit=Unit.COUNT),
             Column(key="time", title="Time", unit=Unit.TIME, primary=True),
-            Column(key="share", title="Of the training", unit=Unit.RATIO, primary=True),
+            Column(key="share", title="Of training time", unit=Unit.RATIO, primary=True),
             Column(key="longest", title="Longest", unit=Unit.TIME),
             Column(key="step", title="In step", unit=Unit.COUNT),
         ),
@@ -131,8 +133,9 @@ def _long_steps(whole: WholeRun) -> Table:
                 entry.longest_ns,
                 entry.longest_step,
             )
-            for entry in whole.long_steps
+            for entry in entries
         ),
         terminal_rows=8,
+        terminal_title=True,
         caption="Of the rank that has most of it in each step.",
     )

@@ -6,13 +6,17 @@ import re
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
-from perfscope.analysis.results import Breakdown, RunAnalysis
+from perfscope.analysis.pipeline.results import Pipeline, PipelineBubble, PipelineStage
+from perfscope.analysis.results import Breakdown, HostIdle, RunAnalysis
 from perfscope.analysis.run import analyze_run
 from perfscope.analysis.usual_step import on_usual_step
 from perfscope.reports.build import build_report
 from perfscope.reports.model import Report, StackedBars
 from perfscope.reports.text import render_text
+from perfscope.vocabulary.host_activity import HostActivity
+from perfscope.vocabulary.pipelines import Schedule
 from tests.support.synthetic_run import SyntheticRun, comm, span
 
 MS = 1_000_000
@@ -103,3 +107,50 @@ def test_imported_traces_are_as_traced(analysis: RunAnalysis, tmp_path: Path) ->
     imported = analyze_run(run.read())
     assert imported.traced_ratio is None
     assert on_usual_step(imported) is imported
+
+
+def test_idle_time_by_activity_is_that_of_the_breakdown(analysis: RunAnalysis) -> None:
+    idle = (HostIdle(kind=HostActivity.UNTRACED, ns=178), HostIdle(kind=HostActivity.PREEMPTED, ns=89))
+    rank = replace(analysis.ranks[0], host_idle=idle)
+    (usual, *_) = on_usual_step(replace(analysis, ranks=(rank,))).ranks
+    assert usual.host_idle is not None
+    assert [entry.ns for entry in usual.host_idle] == [100, 50]
+
+
+def test_bubble_of_a_pipeline_adds_up_on_the_median_step(analysis: RunAnalysis) -> None:
+    bubble = PipelineBubble(
+        measured_ns=178_003,
+        measured_ratio=0.5,
+        ideal_ratio=0.2,
+        fill_ns=35_601,
+        drain_ns=35_600,
+        imbalance_ns=35_601,
+        late_sends_ns=35_600,
+        other_ns=35_601,
+    )
+    stage = PipelineStage(
+        stage=0, ranks=(0, 1), compute_ns=178_000, wait_ns=17_800, bubble_ns=178_003, relative=1.0
+    )
+    pipeline = Pipeline(
+        schedule=Schedule.ONE_F_ONE_B,
+        stages=(stage,),
+        num_ranks=2,
+        pipelines=((0, 1),),
+        microbatches=4,
+        virtual_stages=1,
+        num_steps=6,
+        active_ns=356_000,
+        balanced_ns=222_500,
+        equal_stages_ns=320_400,
+        bubble=bubble,
+        shown_step=5,
+        spans=(),
+    )
+    usual = on_usual_step(replace(analysis, pipeline=pipeline)).pipeline
+    assert usual is not None
+    parts = usual.bubble
+    whole = parts.fill_ns + parts.drain_ns + parts.imbalance_ns + parts.late_sends_ns + parts.other_ns
+    assert whole == parts.measured_ns == pytest.approx(100_002, abs=1)
+    assert parts.measured_ratio == bubble.measured_ratio
+    assert (usual.stages[0].compute_ns, usual.stages[0].wait_ns) == (100_000, 10_000)
+    assert (usual.active_ns, usual.equal_stages_ns) == (200_000, 180_000)

@@ -121,7 +121,7 @@ def test_beside_a_neighbor_it_is_not_said_that_the_job_alone_is_to_blame(tmp_pat
     analysis = analyze(tmp_path, samples([0.6] * 4, neighbor=4.0), waiting([400] * 4), threads=4)
     found = by_id(analysis)
     assert "not by other processes" not in found["oversubscribed"].text.detail
-    assert "Other processes took 4.0 CPUs beside it." in found["oversubscribed"].text.detail
+    assert "Other processes took 4.0 CPUs meanwhile." in found["oversubscribed"].text.detail
     # 16 threads and 4 CPUs of others on 8 CPUs: 8 too many of its own, 4 of others.
     assert found["oversubscribed"].gain_ratio == pytest.approx(0.6 * 8 / 12, rel=0.02)
     assert found["disturbed"].gain_ratio == pytest.approx(0.6 * 4 / 12, rel=0.05)
