@@ -83,6 +83,7 @@ from perfscope.analysis.steps import (
 )
 from perfscope.analysis.whole_run.analyze import whole_run
 from perfscope.analysis.whole_run.results import WholeRun
+from perfscope.analysis.whole_run.steps import traced_shares
 from perfscope.messages.files import HANDED_OVER, NO_TRACED_STEP
 from perfscope.vocabulary.axes import Axis
 from perfscope.vocabulary.causes import Cause
@@ -356,6 +357,7 @@ def _evidence(source: RunSource, figures: _Figures, analysis: RunAnalysis) -> Ev
         pipeline=analysis.pipeline,
         experts=analysis.experts,
         whole_run=analysis.whole_run,
+        beside=traced_shares(figures.ranks.parts),
         page_faults=analysis.page_faults,
         communication=analysis.communication,
         server=server_load(source.run.scheme, analysis.ranks, figures.comm.matches),

@@ -17,6 +17,10 @@ SLOW_RANKS = frozenset({Kind.STRAGGLER, Kind.IMBALANCE, Kind.LATE_START})
 _WAITING = COMMUNICATION - {Kind.UNEVEN_COMM}
 NO_CPU = frozenset({Kind.PREEMPTED, Kind.HOST_BOUND, Kind.IDLE_BOUND, Kind.LAUNCH_BOUND, Kind.COMPUTE_BOUND})
 
+# While the training thread does something else no operator runs; page faults make operators take longer.
+_GAPS = frozenset({Kind.HOST_BOUND, Kind.IDLE_BOUND, Kind.LAUNCH_BOUND, Kind.HOST_BLOCKED})
+_BESIDE = SLOW_RANKS | _WAITING | _GAPS
+
 SYMPTOMS: Mapping[Kind, frozenset[Kind]] = {
     Kind.DISTURBED: SLOW_RANKS | _WAITING | NO_CPU | {Kind.INPUT_BOUND},
     Kind.OVERSUBSCRIBED: SLOW_RANKS | _WAITING | NO_CPU | {Kind.INPUT_BOUND},
@@ -33,4 +37,10 @@ SYMPTOMS: Mapping[Kind, frozenset[Kind]] = {
     Kind.INPUT_BOUND: _WAITING | {Kind.IMBALANCE, Kind.LATE_START},
     Kind.HOST_BLOCKED: frozenset({Kind.COPY_BOUND, Kind.LAUNCH_BOUND}),
     Kind.UNEVEN_COMM: _WAITING,
+    Kind.EVALUATION: _BESIDE | {Kind.INPUT_BOUND, Kind.COMPUTE_BOUND},
+    Kind.ROLLOUT: _BESIDE | {Kind.COMPUTE_BOUND},
+    Kind.CHECKPOINT: _BESIDE | {Kind.COPY_BOUND},
+    Kind.GARBAGE_COLLECTION: _BESIDE,
+    Kind.INPUT_STALLS: SLOW_RANKS | _WAITING | {Kind.INPUT_BOUND},
+    Kind.PAGE_FAULT_CHURN: _BESIDE | {Kind.COMPUTE_BOUND, Kind.OPTIMIZER_BOUND, Kind.MEMORY_BOUND},
 }

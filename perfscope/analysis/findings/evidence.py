@@ -30,6 +30,7 @@ from perfscope.analysis.whole_run.results import WholeRun
 from perfscope.messages.advice import advice_key
 from perfscope.messages.findings.facts import Basis, PartOfStep
 from perfscope.rundir.records import RankRecord, RunRecord
+from perfscope.vocabulary.run_parts import RunPart
 from perfscope.vocabulary.workload import Workload
 
 
@@ -60,6 +61,7 @@ class Evidence(Struct, frozen=True, kw_only=True):
     experts: Experts | None = None
     workload: Workload = Workload.TRAINING
     whole_run: WholeRun | None = None
+    beside: Mapping[RunPart, Mapping[int, float]] = {}  # by part and rank, share of the traced steps
     page_faults: Sequence[RankFaults] = ()
     no_window: NoWindow | None = None  # why no window can be used, where none can
 

@@ -4,7 +4,8 @@ The table says what a cause makes appear; the figures of both must allow it. A c
 of what it explains. A rank that takes longer than its peers is explained by a shortage of CPUs as far as it
 waits for one for longer than they do, beyond what its own work explains, in the same traced steps; where that
 was not read, not if the excess lies in one place, and only on a host that a disturbance hit. Communication
-is explained by ranks that come late as far as it is waiting.
+is explained by ranks that come late as far as it is waiting. What a training thread does besides training
+explains as much as it takes of the traced steps that the finding is drawn from, on the same rank.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from perfscope.analysis.findings.evidence import Evidence
 from perfscope.analysis.results import Finding
 from perfscope.messages.findings.axes import AxisComm
 from perfscope.messages.findings.communication import ExposedComm
+from perfscope.messages.findings.page_faults import PageFaultChurn
+from perfscope.messages.findings.whole_run import BesideSteps
 from perfscope.vocabulary.findings import COMMUNICATION
 from perfscope.vocabulary.findings import FindingKind as Kind
 from perfscope.vocabulary.symptoms import NO_CPU, SLOW_RANKS, SYMPTOMS
@@ -66,6 +69,8 @@ def _root(cause_of: Mapping[int, int], number: int) -> int:
 def _explains(evidence: Evidence, cause: Finding, finding: Finding) -> bool:
     if cause.id in (Kind.DISTURBED, Kind.OVERSUBSCRIBED):
         return _lack_of_cpus(evidence, cause, finding)
+    if isinstance(cause.facts, (BesideSteps, PageFaultChurn)):
+        return _beside(evidence, cause, finding)
     if not _weighs(cause, finding):
         return False
     if finding.id in COMMUNICATION:
@@ -97,6 +102,41 @@ def _lack_of_cpus(evidence: Evidence, cause: Finding, finding: Finding) -> bool:
     if finding.id in NO_CPU - {Kind.PREEMPTED}:
         return cause.gain_ratio is not None and _weighs(cause, finding)
     return is_severe or _weighs(cause, finding)
+
+
+def _beside(evidence: Evidence, cause: Finding, finding: Finding) -> bool:
+    """Work of the training thread that is timed apart, or its page faults, by its share of traced steps."""
+    taken = _taken(evidence, cause)
+    if not taken:
+        return False
+    mean, last = sum(taken.values()) / len(taken), max(taken, key=lambda rank: taken[rank])
+    if finding.gain_ratio is None:
+        return mean >= SEVERE
+    if finding.id in COMMUNICATION:
+        is_enough = taken[last] - mean >= EXPLAINS * finding.gain_ratio
+        return is_enough and _waits_for(evidence, replace(cause, rank=last), finding)
+    if finding.id not in SLOW_RANKS:
+        return mean >= EXPLAINS * finding.gain_ratio
+    rank = last if finding.rank is None else finding.rank
+    others = [share for other, share in taken.items() if other != rank]
+    more = taken.get(rank, 0.0) - sum(others) / len(others) if others else 0.0
+    return more > 0 and more >= EXPLAINS * _excess(evidence, finding)
+
+
+def _taken(evidence: Evidence, cause: Finding) -> Mapping[int, float]:
+    """Rank -> share of the traced steps that the cause takes; of page faults, of the usual step."""
+    if isinstance(cause.facts, BesideSteps):
+        return evidence.beside.get(cause.facts.part, {})
+    return {
+        faults.rank: faults.cost_ratio for faults in evidence.page_faults if faults.cost_ratio is not None
+    }
+
+
+def _excess(evidence: Evidence, finding: Finding) -> float:
+    """What a slow rank takes more than its peers, as a share of the step; at least what it saves."""
+    slow = next((slow for slow in evidence.what_ifs.slow if slow.rank == finding.rank), None)
+    saved = finding.gain_ratio or 0.0
+    return saved if slow is None or not evidence.step else max(saved, slow.excess_ns / evidence.step)
 
 
 def _is_severe(evidence: Evidence, cause: Finding) -> bool:

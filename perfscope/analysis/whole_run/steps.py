@@ -105,6 +105,18 @@ def step_parts(table: pa.Table, durations: Int64) -> StepParts:
     )
 
 
+def traced_shares(ranks: Mapping[int, StepParts]) -> dict[RunPart, dict[int, float]]:
+    """By part and rank: the share of its traced steps that the part takes; without ranks that have none."""
+    traced = {rank: parts for rank, parts in ranks.items() if int(parts.durations[parts.is_traced].sum()) > 0}
+    return {
+        part: {
+            rank: float(parts.timed[part][parts.is_traced].sum() / parts.durations[parts.is_traced].sum())
+            for rank, parts in traced.items()
+        }
+        for part in TIMED
+    }
+
+
 WRITES = 2**20  # bytes beyond the median from which on a long step is one that writes files
 _WAITS = 0.5  # of the usual step that other ranks must be busy for, to be waited for
 
