@@ -265,6 +265,21 @@ def test_pointing_at_a_span_shows_its_figures(browser: Browser, timeline: WebEle
     assert "Share of step" in tip
 
 
+def test_a_step_is_as_long_as_from_the_first_rank_to_the_last(browser: Browser, timeline: WebElement) -> None:
+    browser.js(
+        "window.written = []; const pen = CanvasRenderingContext2D.prototype; const original = pen.fillText;"
+        "pen.fillText = function (...all) { window.written.push(all[0]); original.apply(this, all); };"
+    )
+    browser.js("document.querySelector('[data-act=\"step\"]').click()")
+    start, end = browser.view()
+    written = {text for text in browser.js("return window.written") if text.startswith("step ")}
+    marks = [mark for mark in synthetic_timeline().windows[0].steps if mark.step == 10]
+    first, last = min(mark.start_ns for mark in marks), max(mark.start_ns + mark.dur_ns for mark in marks)
+    assert last - first > max(mark.dur_ns for mark in marks)
+    assert f"step 10 · {units.format_ns(last - first)}" in written
+    assert start <= first and last <= end
+
+
 def span_place(browser: Browser, name: str) -> tuple[int, int]:
     """Offset from the canvas's center to a span of that name, found by moving along the rows."""
     box = browser.js(

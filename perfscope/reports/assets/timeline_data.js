@@ -71,6 +71,16 @@ class Lane {
   }
 }
 
+// By number, each step over all ranks: from the first rank's start to the last one's end.
+function wholeSteps(marks) {
+  const steps = new Map();
+  for (const { step, start, end } of [...marks].sort((a, b) => a.step - b.step)) {
+    const whole = steps.get(step) ?? { step, start, end };
+    steps.set(step, { step, start: Math.min(whole.start, start), end: Math.max(whole.end, end) });
+  }
+  return steps;
+}
+
 class TimelineData {
   constructor(raw) {
     Object.assign(this, { strings: raw.strings, kinds: raw.kinds, phases: raw.phases, focus: raw.focus });
@@ -90,7 +100,7 @@ class TimelineData {
       const steps = raw.steps.map(([rank, step, start, dur]) => ({ rank, step, start, end: start + dur }));
       const { counters, disturbed } = raw;
       const path = unpackPath(raw.path);
-      this.windows.set(index, { window: raw.window, lanes, steps, counters, disturbed, path, dur: Math.max(raw.dur, 1, ...ends) });
+      this.windows.set(index, { window: raw.window, lanes, steps, whole: wholeSteps(steps), counters, disturbed, path, dur: Math.max(raw.dur, 1, ...ends) });
     }
     return this.windows.get(index);
   }

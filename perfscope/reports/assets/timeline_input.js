@@ -9,9 +9,9 @@ function spanFacts(view, span) {
   const dur = span.row.end[span.n] - start;
   const known = (value) => (value < 0 ? null : value);
   const [flops, bytes] = [known(data.definitions.flops[def]), known(data.definitions.bytes[def])];
-  const mark = view.window.steps.find((m) => m.rank === lane.rank && m.step === lane.step[index]);
+  const step = view.window.whole.get(lane.step[index]);
   const facts = [["Duration", formatNs(dur)]];
-  if (mark) facts.push([`Share of step ${mark.step}`, formatRatio(dur / (mark.end - mark.start))]);
+  if (step) facts.push([`Share of step ${step.step}`, formatRatio(dur / (step.end - step.start))]);
   const reason = data.word("reason", def);
   if (data.layer(def) || reason) facts.push(["Layer", data.layer(def) || `none: ${reason}`]);
   for (const [title, column] of [["Axis", "axis"], ["Process group", "group"]]) {
@@ -237,12 +237,11 @@ class TimelineInput {
   // Fits the next step of all ranks into the picture, then starts over.
   nextStep() {
     const { view } = this;
-    const numbers = [...new Set(view.window.steps.map((m) => m.step))].sort((a, b) => a - b);
+    const numbers = [...view.window.whole.keys()];
     if (!numbers.length) return;
     const at = numbers.indexOf(this.step ?? NaN);
     this.step = numbers[(at + 1) % numbers.length];
-    const marks = view.window.steps.filter((m) => m.step === this.step);
-    const [start, end] = [Math.min(...marks.map((m) => m.start)), Math.max(...marks.map((m) => m.end))];
+    const { start, end } = view.window.whole.get(this.step);
     view.show(start - (end - start) * 0.01, end + (end - start) * 0.01);
   }
 

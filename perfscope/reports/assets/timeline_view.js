@@ -419,22 +419,24 @@ class TimelineView {
       const half = pen.measureText(text).width / 2;
       pen.fillText(text, clamp(x, this.gutter + half, this.width - half - 4), AXIS - 14);
     }
-    const first = this.ranks.length ? this.ranks[0].rank : -1;
-    for (const mark of this.window.steps) if (mark.rank === first) this.drawStepName(pen, mark);
+    const steps = [...this.window.whole.values()];
+    steps.forEach((step, n) => this.drawStepName(pen, step, n + 1 < steps.length ? steps[n + 1].start : step.end));
     pen.textAlign = "left";
     pen.fillStyle = this.color.ink2;
     if (this.width >= 560) pen.fillText("since window start", 12, AXIS - 14);
   }
 
-  drawStepName(pen, mark) {
-    const x0 = Math.max(this.x(mark.start), this.gutter);
-    const x1 = Math.min(this.x(mark.end), this.gutter + this.plotWidth);
+  // Of all ranks. Where the first rank begins the next step before the last one ends this, the name stops there.
+  drawStepName(pen, step, next) {
+    const x0 = Math.max(this.x(step.start), this.gutter);
+    const right = this.gutter + this.plotWidth;
+    const [x1, end] = [step.end, Math.min(step.end, next)].map((time) => Math.min(this.x(time), right));
     if (x1 - x0 < 8) return;
     pen.fillStyle = this.color.line2;
     pen.fillRect(x0 + 1, 4, x1 - x0 - 2, 2);
-    const text = `step ${mark.step} · ${formatNs(mark.end - mark.start)}`;
+    const text = `step ${step.step} · ${formatNs(step.end - step.start)}`;
     pen.fillStyle = this.color.ink;
-    if (pen.measureText(text).width < x1 - x0 - 4) pen.fillText(text, (x0 + x1) / 2, 15);
+    if (pen.measureText(text).width < end - x0 - 4) pen.fillText(text, (x0 + end) / 2, 15);
   }
 
   drawMinimap(pen) {
