@@ -125,6 +125,16 @@ def _waits(waits: WaitAnalysis, factor: float) -> WaitAnalysis:
             )
             for group in waits.groups
         ),
+        split=tuple(
+            replace(
+                row,
+                compute_ns=_time(row.compute_ns, factor),
+                exposed_comm_ns=round(row.exposed_comm_ns * factor),
+                wait_ns=round(row.wait_ns * factor),
+                transfer_ns=round(row.transfer_ns * factor),
+            )
+            for row in waits.split
+        ),
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
+import textwrap
 from functools import singledispatch
 
 from msgspec import structs
@@ -41,6 +42,7 @@ TONE_COLOR = {"good": "optimizer", "caution": "exposed_comm", "plain": "compute"
 _BREAKABLE = re.compile(r"(?<=[._/\-:,;=&?>])(?<!\d[.,])(?=[^\s._/\-:])")  # never inside 27.5
 _LONG_WORD = re.compile(r"[^\s\u200b]{18}")
 SHORT_TEXT = 26  # characters that a column may take whole
+MANY_COLUMNS, SHORT_TITLE = 6, 10
 BREAK = "\u200b"  # zero-width space: a line may end here
 
 
@@ -203,7 +205,9 @@ def _(table: Table) -> list[Json]:
             "empty": table.empty,
             "together": len(rows) <= 9,
             "caption": soft(caption.strip()),
-            "head": [{"title": c.title, "align": c.align, "modelled": c.modelled} for c in columns],
+            "head": [
+                {"title": _title(c, len(columns)), "align": c.align, "modelled": c.modelled} for c in columns
+            ],
             "align": [column.align for column in columns],
             "widths": _widths(columns, cells),
             "size": 8.2 if len(columns) <= 7 else 7.2 if len(columns) <= 10 else 6.4,
@@ -217,6 +221,13 @@ def _fills(table: Table, count: int) -> list[list[str]]:
     """The color behind each cell, "" for none; [] for a table without colors."""
     palette = light_palette()
     return [[palette.get(f"heat-{tone}", "") for tone in row] for row in table.heat[:count]]
+
+
+def _title(column: Column, num_columns: int) -> str:
+    """In lines where there are many columns: a figure is as wide as its title, words get what is left."""
+    if num_columns < MANY_COLUMNS or column.align == "left":
+        return column.title
+    return "\n".join(textwrap.wrap(column.title, SHORT_TITLE, break_long_words=False))
 
 
 def _widths(columns: list[Column], rows: list[list[str]]) -> list[int]:

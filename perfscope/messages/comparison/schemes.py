@@ -156,7 +156,7 @@ def no_turn(winner: str, farthest: float) -> str:
 def stays_behind(other: str, winner: str, farthest: float) -> str:
     return (
         f"{other} stays behind {winner} from {farthest:.0f} times slower to "
-        f"{farthest:.0f} times faster links (modelled)"
+        f"{farthest:.0f} times faster links (modeled)"
     )
 
 
@@ -183,7 +183,7 @@ def overtakes(
 def overtakes_at_batch(other: str, winner: str, samples: int, now: int) -> str:
     return (
         f"With about {samples:,} samples per step in place of {now:,}, {other} would overtake "
-        f"{winner}: activations and compute grow with the batch, weights do not (modelled)."
+        f"{winner}: activations and compute grow with the batch, weights do not (modeled)."
     )
 
 

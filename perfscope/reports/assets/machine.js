@@ -78,7 +78,7 @@ function startRoofline(figure) {
     point.classList.add("active");
     const { label, phase, time, rate, intensity, fraction, bound } = point.dataset;
     const rows = [
-      ["Time per step", time], ["FLOP/s, modelled", rate], ["FLOP/byte, modelled", intensity],
+      ["Traced time per step", time], ["FLOP/s, modeled", rate], ["FLOP/byte, modeled", intensity],
       ["Of attainable", fraction], ["Bound by", bound],
     ];
     return showTip(`${label}, ${phase}`, rows, x, y);

@@ -22,11 +22,11 @@ function spanFacts(view, span) {
   facts.push(["Kind", kind + (phase && phase !== "other" && phase !== kind ? `, ${phase}` : "")]);
   facts.push(["Where", `rank ${lane.rank} · ${lane.label}`], ["Starts at", formatNs(start)]);
   if (lane.host) facts.push(["Host", lane.host]);
-  if (flops !== null) facts.push(["FLOPs, modelled", formatSi(flops, "FLOP")]);
-  if (flops && dur > 0) facts.push(["Rate, modelled", formatSi((flops * 1e9) / dur, "FLOP/s")]);
+  if (flops !== null) facts.push(["FLOPs, modeled", formatSi(flops, "FLOP")]);
+  if (flops && dur > 0) facts.push(["Rate, modeled", formatSi((flops * 1e9) / dur, "FLOP/s")]);
   const comm = data.kind(def) === "comm";
   if (bytes !== null) facts.push([comm ? "Bytes" : "Bytes, modelled", formatBytes(bytes)]);
-  if (bytes && dur > 0) facts.push([comm ? "Bytes / duration" : "Rate, modelled", formatSi((bytes * 1e9) / dur, "B/s")]);
+  if (bytes && dur > 0) facts.push([comm ? "Bytes / duration" : "Rate, modeled", formatSi((bytes * 1e9) / dur, "B/s")]);
   const count = data.definitions.count[def];
   if (count > 1) facts.push(["Stands for", `${formatCount(count)} merged spans`]);
   facts.splice(2, 0, ...pathFacts(view, lane, start, start + dur));

@@ -21,7 +21,7 @@ from perfscope.reports.display import beginning, visible
 from perfscope.reports.model import Block, Column, Note, Section, Table, Unit, Value
 from perfscope.vocabulary.kernels import KernelType
 
-MOST_OTHERS = 20
+MOST_OTHERS = 8
 LONGEST_NAME = 110
 LONGEST_KERNEL = 84
 NOTABLE = 0.01  # of the device time; less is not worth a sentence
@@ -146,7 +146,7 @@ def _by_layer_class(kernels: Kernels) -> tuple[Table, ...]:
             title="Time by class of layer",
             columns=columns,
             rows=tuple(rows),
-            terminal_rows=8,
+            terminal_rows=5,
             terminal_title=True,
             caption="Each layer without the layers inside it.",
         ),
@@ -171,7 +171,7 @@ def _by_name(kernels: Kernels, entries: tuple[KernelTime, ...]) -> Table:
         title=f"Time by {what.lower()}",
         columns=columns,
         rows=tuple(_name_row(row) for row in entries),
-        terminal_rows=8,
+        terminal_rows=6,
         terminal_title=True,
         print_rows=30,
     )
@@ -241,7 +241,7 @@ def _by_operator(kernels: Kernels) -> tuple[Table, ...]:
             title="Device time by launching operator",
             columns=columns,
             rows=tuple(rows),
-            terminal_rows=8,
+            terminal_rows=6,
             terminal_title=True,
             print_rows=30,
             caption="The innermost operator around the launch; type: that of most of its time.",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from perfscope import units
 from perfscope.analysis.machine.results import Ceiling, Disturbance, MachineAnalysis
 from perfscope.analysis.results import RunAnalysis
@@ -15,6 +17,7 @@ from perfscope.reports.sections.topology import topology_block
 LONGEST_SENTENCE = 600
 LONGEST_TILE = 90
 MOST_EVIDENCE = 3
+NOTE_CLAUSE = "; "  # between clauses of a ceiling's note
 # Whether the disturbances hit the traced windows, which most figures are from.
 TRACED_WORDS = {
     True: "The traced steps were disturbed: the values below include it.",
@@ -41,7 +44,10 @@ def machine_section(analysis: RunAnalysis) -> Section | None:
         if paths is not None:
             blocks.append(paths)
     if machine.ceilings:
-        blocks.append(_ceilings_table(machine))
+        shared = _shared_notes(machine.ceilings)
+        blocks.append(_ceilings_table(machine, shared))
+        if shared:
+            blocks.append(Note(text=f"For every peak: {visible(NOTE_CLAUSE.join(shared))}."))
     blocks += _sampler_blocks(machine)
     return Section(id="machine", title="Machine", blocks=tuple(blocks))
 
@@ -194,7 +200,7 @@ def origin_ns(machine: MachineAnalysis) -> int:
     return next((instant for instant in instants if instant is not None), 0)
 
 
-def _ceilings_table(machine: MachineAnalysis) -> Table:
+def _ceilings_table(machine: MachineAnalysis, shared: Sequence[str]) -> Table:
     several = len({ceiling.host for ceiling in machine.ceilings}) > 1
     pressures = [
         f"{units.format_ratio(share)}{f' on {visible(host)}' if several else ''}"
@@ -205,10 +211,6 @@ def _ceilings_table(machine: MachineAnalysis) -> Table:
         "Measured on this host before the training, and cached (perfscope run --ceilings "
         "refresh measures again); best of several repetitions. Theoretical peaks are for dense arithmetic."
     )
-    notes = {ceiling.note for ceiling in machine.ceilings}
-    shared = len(machine.ceilings) > 2 and len(notes) == 1
-    if shared and notes != {""}:
-        caption += f" For every row: {visible(notes.pop())}."
     if pressures:
         caption += f" During the run, CPU pressure {', '.join(pressures[:6])}."
     return Table(
@@ -239,8 +241,17 @@ def _ceiling_order(ceiling: Ceiling) -> tuple[str, bool, str, bool, str, int]:
     return (ceiling.host, arithmetic, ceiling.what, part, ceiling.where, -(ceiling.threads or 0))
 
 
-def _ceiling_row(ceiling: Ceiling, several: bool, note_shared: bool) -> tuple[Value, ...]:
+def _shared_notes(ceilings: Sequence[Ceiling]) -> list[str]:
+    """Clauses of the notes that all rows have, where there are more than two: said once."""
+    if len(ceilings) <= 2:
+        return []
+    clauses = [ceiling.note.split(NOTE_CLAUSE) for ceiling in ceilings]
+    return [clause for clause in clauses[0] if clause and all(clause in others for others in clauses)]
+
+
+def _ceiling_row(ceiling: Ceiling, several: bool, shared: Sequence[str]) -> tuple[Value, ...]:
     arithmetic = ceiling.unit == "flops_per_s"
+    own = [clause for clause in ceiling.note.split(NOTE_CLAUSE) if clause not in shared]
     return (
         visible(ceiling.what),
         visible(ceiling.where),
@@ -249,7 +260,7 @@ def _ceiling_row(ceiling: Ceiling, several: bool, note_shared: bool) -> tuple[Va
         None if arithmetic else ceiling.value,
         ceiling.value if arithmetic else None,
         visible(ceiling.source),
-        None if note_shared else visible(ceiling.note),
+        visible(NOTE_CLAUSE.join(own)) or None,
     )
 
 

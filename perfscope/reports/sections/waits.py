@@ -15,7 +15,6 @@ from perfscope.reports.sections.layer_names import layer_names, with_types
 
 _LONGEST = 400  # characters of a sentence with layers' names in it
 _MOST_SPLIT_ROWS = 200
-_MOST_WITHOUT_CALL = 8  # of them: layers that no call follows, which the table of layers has as well
 _LAYER_UNKNOWN = "not known"
 
 
@@ -75,7 +74,7 @@ def _main_reason(waits: WaitAnalysis, late: RankWait) -> str:
     worst = max(reasons, key=lambda why: why.wait_ns)
     text = f"In the most expensive call, {in_sentence(worst.sentence)}"
     if worst.meanwhile:
-        text += f" Meanwhile on its host: {worst.meanwhile}."
+        text += f" Meanwhile on its host: {in_sentence(worst.meanwhile)}."
     return visible(text, _LONGEST)
 
 
@@ -236,9 +235,9 @@ def _uncertain(waits: WaitAnalysis) -> str:
 
 
 def _split_table(waits: WaitAnalysis, names: Mapping[str, str]) -> Table:
-    silent = [row for row in waits.split if row.group is None][:_MOST_WITHOUT_CALL]
-    rows = [*(row for row in waits.split if row.group is not None), *silent][:_MOST_SPLIT_ROWS]
-    left_out = len(waits.split) - len(rows)
+    of_calls = [row for row in waits.split if row.group is not None]  # layers without calls wait for nothing
+    rows = of_calls[:_MOST_SPLIT_ROWS]
+    left_out = len(of_calls) - len(rows)
     more = f" {left_out:,} rows are left out here; the JSON report has them." if left_out else ""
     return Table(
         id="wait-split-table",
@@ -253,9 +252,9 @@ def _split_table(waits: WaitAnalysis, names: Mapping[str, str]) -> Table:
             Column(key="transfer", title="Transfer", unit=Unit.TIME, bar="transfer"),
         ),
         rows=tuple(_split_row(row, names) for row in rows),
-        caption="Average over member ranks. Calls are attributed to the last layer computed before them. A "
-        "layer appears once per process group in which it communicates, or once without a "
-        f"group, so compute does not add up over groups.{more}",
+        caption="Average over member ranks. A call is in the row of the last layer computed before it, "
+        "whatever it carries: “Communication by axis” divides calls among the layers that they carry. "
+        f"Compute does not add up over groups.{more}",
         print_rows=24,
     )
 

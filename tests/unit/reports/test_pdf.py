@@ -18,7 +18,7 @@ from perfscope.reports.drawing.print_picture import paper_svg
 from perfscope.reports.drawing.still import lay_out_still
 from perfscope.reports.html import render_html
 from perfscope.reports.model import LineChart, Report, StackedBars, Timeline
-from perfscope.reports.pdf import BREAK, pdf_data, render_pdf, soft
+from perfscope.reports.pdf import BREAK, MANY_COLUMNS, pdf_data, render_pdf, soft
 from tests.support.pdf_sections import section_titles
 from tests.unit.reports.test_html import HOSTILE, Page, hostile_analysis
 from tests.unit.reports.test_synthetic import synthetic_analysis, synthetic_timeline
@@ -108,3 +108,11 @@ def test_a_run_without_any_figure_still_typesets() -> None:
         provenance=(), step_series={}, throughput_samples_per_s=None, overhead_ratio=None,
     )  # fmt: skip
     assert render_pdf(build_report(empty, None)).startswith(b"%PDF-")
+
+
+def test_titles_of_many_figures_take_lines_so_that_words_have_room() -> None:
+    report = build_report(synthetic_analysis(), None)
+    [section] = [s for s in pdf_data(report)["sections"] if s["title"] == "Where the step goes"]  # type: ignore[attr-defined]
+    heads = [[head["title"] for head in b["head"]] for b in section["blocks"] if b["kind"] == "table"]
+    many = next(titles for titles in heads if len(titles) >= MANY_COLUMNS)
+    assert "Exposed\ncommunication" in many and "Traced\nsteps" in many

@@ -142,8 +142,13 @@ def test_what_every_ceiling_was_measured_under_is_said_once() -> None:
     ceilings = tuple(structs.replace(ceiling, note=told) for ceiling in machine.ceilings)
     report = build_report(with_machine(structs.replace(machine, ceilings=ceilings)), None)
     block = table(report, "machine", "ceilings-table")
-    assert f"For every row: {told}." in block.caption
+    assert " ".join(render_text(report).split()).count(f"For every peak: {told}.") == 1
     assert "note" not in [one.key for one in block.columns]
+    own = structs.replace(ceilings[0], note=f"repetitions differ by 15 %; {told}")
+    report = build_report(with_machine(structs.replace(machine, ceilings=(own, *ceilings[1:]))), None)
+    notes = column(table(report, "machine", "ceilings-table"), "note")
+    assert [note for note in notes if note] == ["repetitions differ by 15 %"]
+    assert " ".join(render_text(report).split()).count(f"For every peak: {told}.") == 1
 
 
 def test_what_the_machine_could_not_tell_stands_with_what_was_not_collected() -> None:
