@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from perfscope.analysis.experts.results import Experts
 from perfscope.analysis.pipeline.results import Pipeline, PipelineBubble
 from perfscope.analysis.results import Breakdown, Communication, LayerResult, RankResult, RunAnalysis
 from perfscope.analysis.waits.results import WaitAnalysis
 
 
 def on_usual_step(analysis: RunAnalysis) -> RunAnalysis:
-    """The results with breakdowns, idle time, layers, communication, waits and pipelines of the median step.
+    """The results with all that is per step (but for kernels and devices) of the median one.
 
     As they are where no step is untraced. Parts of a breakdown add up to its step.
     """
@@ -30,6 +31,7 @@ def on_usual_step(analysis: RunAnalysis) -> RunAnalysis:
         communication=None if communication is None else _communication(communication, factor),
         waits=None if analysis.waits is None else _waits(analysis.waits, factor),
         pipeline=None if analysis.pipeline is None else _pipeline(analysis.pipeline, factor),
+        experts=None if analysis.experts is None else _experts(analysis.experts, factor),
     )
 
 
@@ -165,6 +167,23 @@ def _bubble(bubble: PipelineBubble, factor: float) -> PipelineBubble:
         end += getattr(bubble, part)
         parts[part], before = round(end * factor) - before, round(end * factor)
     return replace(bubble, measured_ns=before, **parts)
+
+
+def _experts(experts: Experts, factor: float) -> Experts:
+    return replace(
+        experts,
+        layers=tuple(
+            replace(
+                layer,
+                wait_ns=round(layer.wait_ns * factor),
+                saved_ns=round(layer.saved_ns * factor),
+                ranks=tuple(
+                    replace(rank, compute_ns=round(rank.compute_ns * factor)) for rank in layer.ranks
+                ),
+            )
+            for layer in experts.layers
+        ),
+    )
 
 
 def _time(ns: int | None, factor: float) -> int | None:

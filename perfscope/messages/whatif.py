@@ -147,7 +147,7 @@ def no_stragglers(ranks: Sequence[int], evidence: str) -> WhatIfText:
     return WhatIfText(f"{_listed(ranks)} as fast as the ranks that do the same work", evidence)
 
 
-def at_roofline(layer: str, time_ns: int, fractions: Mapping[str, float]) -> WhatIfText:
+def at_roofline(layer: str, time_ns: float, fractions: Mapping[str, float]) -> WhatIfText:
     """`time_ns`: of the layer per step; `fractions`: of its roofline, by phase."""
     ratios = ", ".join(
         f"{format_ratio(share, 0)} of its roofline ({phase})" for phase, share in fractions.items()

@@ -73,7 +73,7 @@ def build_report(analysis: RunAnalysis, timeline: TimelineExtract | None) -> Rep
         timeline_section(timeline, analysis.machine, analysis.critical_paths),
         critical_path_section(analysis.critical_paths, layer_names(analysis.layers)),
         pipeline_section(usual),
-        experts_section(analysis),
+        experts_section(usual),
         communication_section(usual),
         kernels_section(analysis),
         layers_section(usual),

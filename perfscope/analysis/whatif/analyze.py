@@ -169,6 +169,10 @@ class _Asked(Struct, frozen=True, kw_only=True):
             )
         ]
 
+    def usual(self, traced_ns: float) -> float:
+        """Time of the mean traced step on the scale of the usual one, as reports show all such times."""
+        return traced_ns * self.usual_ns / self.replays.measured_ns
+
     def _caution(self, stretched: float | None) -> str:
         error, unexplained = self.check.error_ratio, self.replays.unexplained_ratio
         return texts.caution(
@@ -190,13 +194,13 @@ def _questions(
     input_ns, idle_ns = _time_of(replays, LINE_INPUT), _time_of(replays, LINE_IDLE)
     what_ifs = asked.what_if(
         "no_input_wait",
-        texts.no_input_wait(input_ns, wording.loader),
+        texts.no_input_wait(asked.usual(input_ns), wording.loader),
         changes.no_input_wait,
         keeps=True,
     )
     what_ifs += asked.what_if(
         "no_idle",
-        texts.no_idle(idle_ns, wording.gap_is),
+        texts.no_idle(asked.usual(idle_ns), wording.gap_is),
         changes.no_idle,
     )
     if len(work.ranks) > 1:
@@ -205,7 +209,7 @@ def _questions(
 
 
 def _of_calls(asked: _Asked, costs: Mapping[tuple[str, str], CallCost], axes: RunAxes) -> list[WhatIf]:
-    fixed, moved = _transfers(asked.replays, costs)
+    fixed, moved = map(asked.usual, _transfers(asked.replays, costs))
     questions: dict[str, Callable[[Program], Change | None]] = {
         "zero_transfer": changes.zero_transfer,
         "double_bandwidth": partial(changes.faster_links, costs=costs, factor=2.0),
@@ -253,8 +257,8 @@ def _of_ranks(asked: _Asked, work: RankWork, slow: Sequence[Slow]) -> list[WhatI
     if ranks:
         slower = texts.slower_than_peers(
             slow[0].rank,
-            slow[0].excess_ns,
-            slow[0].part_excess_ns,
+            asked.usual(slow[0].excess_ns),
+            asked.usual(slow[0].part_excess_ns),
             layer=slow[0].layer,
             phase=slow[0].phase,
             part=slow[0].part,
@@ -292,7 +296,7 @@ def _roofs(asked: _Asked, layers: Sequence[str], rooflines: Sequence[Roofline]) 
         code = list(layers).index(layer)
         what_ifs += asked.what_if(
             f"roofline:{layer}",
-            texts.at_roofline(layer, times[layer], factors[layer]),
+            texts.at_roofline(layer, asked.usual(times[layer]), factors[layer]),
             partial(changes.layer_faster, layer=code, factor=factors[layer]),
             layer=layer,
         )

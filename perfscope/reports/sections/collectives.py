@@ -42,7 +42,7 @@ def collectives_section(analysis: RunAnalysis) -> Section:
         blocks.append(
             StackedBars(
                 id="collectives-chart",
-                title="Waiting and transfer in the traced windows",
+                title=f"Waiting and transfer, sums over {_span_words(analysis)} per rank",
                 parts=PARTS,
                 bars=bars[:MOST_BARS],
                 caption="Waiting: from a rank's entry to the last rank's entry; mean over member ranks.",

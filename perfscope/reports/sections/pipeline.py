@@ -89,7 +89,7 @@ def _chart(pipeline: Pipeline) -> LaneChart:
     more = f" Not shown: {counted(hidden, 'more rank')}." if hidden else ""
     return LaneChart(
         id="pipeline-chart",
-        title=f"Work on microbatches in step {pipeline.shown_step}",
+        title=f"Work on microbatches in step {pipeline.shown_step}, as traced",
         parts=_parts(pipeline),
         lanes=tuple(lanes),
         length=length,

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from perfscope.analysis.experts.results import ExpertLayer, ExpertRank, Experts
 from perfscope.analysis.pipeline.results import Pipeline, PipelineBubble, PipelineStage
 from perfscope.analysis.results import Breakdown, HostIdle, RunAnalysis
 from perfscope.analysis.run import analyze_run
@@ -154,3 +155,16 @@ def test_bubble_of_a_pipeline_adds_up_on_the_median_step(analysis: RunAnalysis) 
     assert parts.measured_ratio == bubble.measured_ratio
     assert (usual.stages[0].compute_ns, usual.stages[0].wait_ns) == (100_000, 10_000)
     assert (usual.active_ns, usual.equal_stages_ns) == (200_000, 180_000)
+
+
+def test_figures_that_what_ifs_rest_on_are_of_the_median_step(analysis: RunAnalysis) -> None:
+    transfers = next(what_if for what_if in analysis.what_ifs if what_if.id == "zero_transfer")
+    assert f"transfers take {USUAL * EXPOSED:.1f} ms per step" in transfers.evidence
+
+
+def test_experts_are_of_the_median_step(analysis: RunAnalysis) -> None:
+    ranks = (ExpertRank(rank=0, tokens=4.0, bytes=64, compute_ns=17_800),)
+    layer = ExpertLayer(layer="moe", ranks=ranks, imbalance=1.0, wait_ns=8_900, saved_ns=1_780)
+    experts = on_usual_step(replace(analysis, experts=Experts(layers=(layer,), num_steps=1))).experts
+    assert experts is not None and (experts.saved_ns, experts.layers[0].wait_ns) == (1_000, 5_000)
+    assert experts.layers[0].ranks[0].compute_ns == 10_000
