@@ -49,10 +49,8 @@ def transfers(slug: str, moved_ns: float, latency_ns: float) -> WhatIfText:
         "double_bandwidth": "2× network bandwidth",
         "full_overlap": "all communication overlapped with compute",
     }[slug]
-    moved = (
-        f"transfers take {format_ns(moved_ns)} per step and rank on average, "
-        f"{format_ns(latency_ns)} of it latency"
-    )
+    latency = f", {format_ns(latency_ns)} of it latency" if latency_ns >= 1 else ""
+    moved = f"transfers take {format_ns(moved_ns)} per step and rank on average{latency}"
     overlap = "; ranks wait for communication only at the end of the window"
     return WhatIfText(title, moved + (overlap if slug == "full_overlap" else ""))
 

@@ -28,6 +28,7 @@ PARTS = (
 )
 _TONES = ((0.5, "bad3"), (0.2, "bad2"), (0.05, "bad1"))  # from that share of the largest cell on
 INFERRED = " (inferred)"
+MOST_PRIMARY = 3  # axes beside their sum: more do not fit a narrow terminal
 
 
 def communication_section(analysis: RunAnalysis) -> Section | None:
@@ -150,10 +151,11 @@ def _axis_table(analysis: RunAnalysis, communication: Communication) -> Table:
 def _layer_table(communication: Communication) -> Table:
     """Exposed time by layer and axis; what belongs to no layer comes last, with its reason."""
     axes = [entry for entry in communication.by_axis if entry.exposed_ns]
+    shown = len(axes) if len(axes) <= MOST_PRIMARY else MOST_PRIMARY - 1
     columns = (
         Column(key="layer", title="Layer", unit=Unit.CODE, primary=True),
         *(
-            Column(key=f"axis{index}", title=axis_name(entry), unit=Unit.TIME, primary=True)
+            Column(key=f"axis{index}", title=axis_name(entry), unit=Unit.TIME, primary=index < shown)
             for index, entry in enumerate(axes)
         ),
         *((Column(key="all", title="All axes", unit=Unit.TIME, primary=True),) if len(axes) > 1 else ()),
