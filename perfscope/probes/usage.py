@@ -10,6 +10,7 @@ import resource
 import sys
 import threading
 import time
+from contextlib import suppress
 from typing import Any, List, Optional, Tuple
 
 from .files import out_of_the_way
@@ -79,6 +80,8 @@ class Usage:
 
     def reset(self) -> None:
         """In a forked child: the descriptor is of the parent's thread."""
+        with suppress(OSError):  # the training has closed it
+            self._queue.close()
         self._queue = RunQueue()
 
     def read(self) -> Reading:

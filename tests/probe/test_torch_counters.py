@@ -196,4 +196,4 @@ import json; print(json.dumps(counts))
 """
     )
     counts = json.loads(recorded.process.stdout)
-    assert counts[0] == 0 == counts[-1] and max(counts) > 0
+    assert counts[0] == counts[-1] == 1 < max(counts)  # the one is read at every step: waits for a CPU

@@ -191,7 +191,8 @@ def test_a_full_link_of_a_run_bound_by_communication_is_a_finding(tmp_path: Path
     for name, rate, expected in (("full", 120e6, True), ("half", 60e6, False)):
         file = SampleFile()
         file.rate("net_tx_bytes", FAST, rate, unit="bytes", interface="eth0", netns="1")
-        run = SampledRun(tmp_path / name, file, topology=two_nodes(nics=nics), ranks=[{"pid": 1}, {"pid": 2}])
+        ranks = [{"pid": 1}, {"pid": 2}]
+        run = SampledRun(tmp_path / name, file, step_s=0.01, topology=two_nodes(nics=nics), ranks=ranks)
         for rank in (0, 1):
             run.run.window(rank, [span(0, MS, "compute"), comm(2 * MS, 6 * MS, 0)], [(0, 0, 10 * MS)])
         found = {finding.id.value: finding for finding in analyze_run(run.read()).findings}

@@ -54,7 +54,7 @@ def analyze(
     topology = more.pop("topology", two_nodes())
     manifest = more.pop("manifest", {})
     ranks = [{"pid": k, **more} for k in range(num)]
-    run = SampledRun(path, None, topology=topology, ceilings=ceilings, ranks=ranks, **manifest)
+    run = SampledRun(path, None, step_s=0.01, topology=topology, ceilings=ceilings, ranks=ranks, **manifest)
     for rank in range(num):
         run.run.window(rank, ops, [(0, 0, 10 * MS)])
     analysis = analyze_run(run.read())
