@@ -340,8 +340,8 @@ class Finding(Struct, frozen=True, kw_only=True):
 
     id: FindingKind
     facts: FindingFacts
-    gain_ns: int | None = None  # off the mean step
-    gain_ratio: float | None = None  # gain_ns / step
+    gain_ns: int | None = None  # off the median step; of_training: off the mean step of the whole training
+    gain_ratio: float | None = None  # gain_ns / that step
     layer: str | None = None
     rank: int | None = None
     collective: str | None = None
@@ -350,7 +350,7 @@ class Finding(Struct, frozen=True, kw_only=True):
     symptoms: tuple[FindingKind, ...] = ()  # findings that are consequences of this one; they come next
     confidence: Confidence | None = None  # how far it can be trusted
     symptom_of: FindingKind | None = None  # the finding that this one is a consequence of
-    of_training: bool = False  # the gain is off the mean step of the whole training, long steps included
+    of_training: bool = False  # training_ns / num_steps of whole_run is the step of the gain
 
     @property
     def text(self) -> FindingText:

@@ -216,9 +216,15 @@ def _path_verdict(analysis: RunAnalysis) -> Iterator[_Pair]:
 
 
 def _gain_within_step(analysis: RunAnalysis) -> Iterator[_Pair]:
+    whole, usual = analysis.whole_run, analysis.step_ns
+    mean_ns = whole.training_ns / whole.num_steps if whole is not None and whole.num_steps else None
+    median_ns = usual.median if usual is not None else None
     for finding in analysis.findings:
         if finding.gain_ratio is not None:
             yield _Pair(finding.id.value, finding.gain_ratio, 1.0, 1e-9, exact=False)
+        step_ns = mean_ns if finding.of_training else median_ns
+        if finding.gain_ns is not None and step_ns is not None:
+            yield _Pair(finding.id.value, finding.gain_ns, step_ns, 2, exact=False)
     for what_if in analysis.what_ifs:
         yield _Pair(what_if.id, what_if.gain_ratio, 1.0, 1e-9, exact=False)
 

@@ -16,7 +16,7 @@ from perfscope.analysis.waits.results import WaitAnalysis
 
 
 def on_usual_step(analysis: RunAnalysis) -> RunAnalysis:
-    """The results with all that is per step (but for kernels and devices) of the median one.
+    """The results with times of the mean traced step as those of the median untraced one.
 
     As they are where no step is untraced. Parts of a breakdown add up to its step.
     """

@@ -237,8 +237,11 @@ FINDINGS = TableSpec(
         Column("title", "text", "what was found", lambda finding: finding.text.title),
         Column("detail", "text", "on what figures it rests", lambda finding: finding.text.detail),
         Column("action", "text", "what to do", lambda finding: finding.text.action),
-        Column("gain_ns", "int", "what removing it would save of the mean step"),
-        Column("gain_ratio", "float", "the same as a share of the step"),
+        Column(
+            "gain_ns", "int", "what removing it would save of the median step, or of the training's mean one"
+        ),
+        Column("gain_ratio", "float", "the same as a share of that step"),
+        Column("of_training", "bool", "the saving is of the training's mean step"),
         Column("layer", "text", "that it is about"),
         Column("rank", "int", "that it is about"),
         Column("collective", "text", "that it is about"),

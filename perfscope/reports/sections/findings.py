@@ -47,7 +47,6 @@ def _card(finding: Finding, short: str, *, is_verdict: bool) -> FindingCard:
         ("collective", finding.collective),
     )
     where = " · ".join(f"{word} {visible(value)}" for word, value in locations if value is not None)
-    whole = "training" if finding.of_training else short
     title, detail, action = (visible(text, LONGEST_SENTENCE) for text in finding.text)
     return FindingCard(
         slug=finding.id.value,
@@ -55,11 +54,19 @@ def _card(finding: Finding, short: str, *, is_verdict: bool) -> FindingCard:
         detail=detail,
         action=action,
         gain="" if finding.gain_ns is None else units.format_ns(finding.gain_ns),
-        share=""
-        if finding.gain_ratio is None
-        else f"{units.format_ratio(finding.gain_ratio)} of the {whole}",
+        share=_share(finding, short),
         gain_ratio=finding.gain_ratio,
         where=where,
         is_verdict=is_verdict,
         confidence="" if finding.confidence is None else finding.confidence.sentence,
     )
+
+
+def _share(finding: Finding, short: str) -> str:
+    """``41.6 % of the step``; of what long steps hold, a share of the training's mean step."""
+    if finding.gain_ratio is None:
+        return ""
+    share = units.format_ratio(finding.gain_ratio)
+    if not finding.of_training or not finding.gain_ns:
+        return f"{share} of the {short}"
+    return f"{share} of the training's mean step of {units.format_ns(finding.gain_ns / finding.gain_ratio)}"

@@ -14,6 +14,7 @@ from perfscope.analysis.missing import missing_figure
 from perfscope.analysis.results import RunAnalysis
 from perfscope.analysis.run import analyze_run
 from perfscope.analysis.self_checks import _CHECKS, with_self_checks
+from perfscope.analysis.whole_run.results import WholeRun
 from perfscope.ingest.importing import import_traces
 from perfscope.messages.findings.self_checks import CHECKS
 from perfscope.reports.build import build_report
@@ -143,6 +144,32 @@ WRONG = {
         ),
     ),
 }
+
+
+@pytest.mark.parametrize("of_training", [False, True])
+def test_a_saving_in_time_that_is_longer_than_its_step_is_found(
+    analyses: dict[str, RunAnalysis], of_training: bool
+) -> None:
+    analysis = analyses["a100_8of16"]
+    first, *others = analysis.findings
+    assert analysis.step_ns is not None
+    median = analysis.step_ns.median
+    whole = WholeRun(
+        wall_ns=30 * median,
+        parts=(),
+        ranks=(),
+        num_steps=10,
+        training_ns=20 * median,
+        usual_step_ns=median,
+        samples_per_s=None,
+        training_samples_per_s=None,
+        long_steps=(),
+    )
+    for gain_ns, is_within in ((median, True), (round(1.5 * median), of_training), (3 * median, False)):
+        gained = replace(first, gain_ns=gain_ns, gain_ratio=0.5, of_training=of_training)
+        changed = with_self_checks(replace(analysis, whole_run=whole, findings=(gained, *others)))
+        (check,) = (check for check in changed.self_checks if check.check is Check.GAIN_WITHIN_STEP)
+        assert check.ok is is_within
 
 
 @pytest.mark.parametrize("check", WRONG, ids=str)

@@ -9,11 +9,14 @@ import pytest
 
 from perfscope.analysis.results import RunAnalysis
 from perfscope.analysis.run import analyze_run
+from perfscope.reports.build import build_report
+from perfscope.reports.text import render_text
 from perfscope.rundir.reader import RunReader
 from perfscope.vocabulary.causes import Cause
 from perfscope.vocabulary.figures import Figure
 from perfscope.vocabulary.findings import FindingKind
 from perfscope.vocabulary.run_parts import RunPart
+from perfscope.vocabulary.self_checks import Check
 from tests.support.synthetic_run import SyntheticRun
 
 MS = 1_000_000
@@ -74,6 +77,10 @@ def test_evaluations_are_told_from_the_steps_and_lead_the_report(tmp_path: Path)
     first = analysis.findings[0]
     assert first.id is FindingKind.EVALUATION and first.of_training
     assert "71.0 % of the training time" in first.text.title and "every 20 steps" in first.text.title
+    text = " ".join(render_text(build_report(analysis, None)).split())
+    assert "[saves at most 24.5 ms, 71.0 % of the training's mean step of 34.5 ms]" in text
+    (within,) = (check for check in analysis.self_checks if check.check is Check.GAIN_WITHIN_STEP)
+    assert within.ok and within.num_checked >= 2
     assert whole.samples_per_s == pytest.approx(8 * 200 / 11.9)
     assert whole.training_samples_per_s == pytest.approx(8 * 200 / 6.9)
     assert analysis.throughput_samples_per_s == pytest.approx(800)
