@@ -18,7 +18,7 @@ _WAITING = COMMUNICATION - {Kind.UNEVEN_COMM}
 NO_CPU = frozenset({Kind.PREEMPTED, Kind.HOST_BOUND, Kind.IDLE_BOUND, Kind.LAUNCH_BOUND, Kind.COMPUTE_BOUND})
 
 # While the training thread does something else no operator runs; page faults make operators take longer.
-_GAPS = frozenset({Kind.HOST_BOUND, Kind.IDLE_BOUND, Kind.LAUNCH_BOUND, Kind.HOST_BLOCKED})
+_GAPS = frozenset({Kind.PREEMPTED, Kind.HOST_BOUND, Kind.IDLE_BOUND, Kind.LAUNCH_BOUND, Kind.HOST_BLOCKED})
 _BESIDE = SLOW_RANKS | _WAITING | _GAPS
 
 SYMPTOMS: Mapping[Kind, frozenset[Kind]] = {
