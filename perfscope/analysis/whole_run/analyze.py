@@ -202,10 +202,9 @@ def _long_steps(ranks: Sequence[_Rank], training_ns: int) -> tuple[LongSteps, ..
     found = []
     for part in _IN_LONG_STEPS:
         times = [rank.divided[part] for rank in ranks]
-        if part is RunPart.INPUT:  # waiting a little in every step is a matter of the ordinary step
+        if part is RunPart.INPUT:
             times = [
-                np.where(each >= rank.parts.usual_ns, each, 0)
-                for each, rank in zip(times, ranks, strict=True)
+                _unusual_waits(each, rank.parts.usual_ns) for each, rank in zip(times, ranks, strict=True)
             ]
         numbers, most = _most([rank.parts.step for rank in ranks], times)
         holding = numbers[most > 0]
@@ -223,6 +222,13 @@ def _long_steps(ranks: Sequence[_Rank], training_ns: int) -> tuple[LongSteps, ..
                 )
             )
     return tuple(sorted(found, key=lambda entry: -entry.ns))
+
+
+def _unusual_waits(times: Int64, usual_ns: int) -> Int64:
+    """Waits beyond the median one, which is part of the ordinary step, where they are as long as a step."""
+    beyond = times - round(float(np.median(times))) if len(times) else times
+    unusual: Int64 = np.where(beyond >= max(1, usual_ns), beyond, 0)
+    return unusual
 
 
 def _every(numbers: Int64) -> int | None:

@@ -160,3 +160,17 @@ def test_a_run_without_an_end_has_no_account(tmp_path: Path) -> None:
     analysis = analyze_run(RunReader(run.path))
     assert analysis.whole_run is None
     assert (Figure.WHOLE_RUN, Cause.NOT_CLOSED) in {(gap.figure, gap.cause) for gap in analysis.missing}
+
+
+def test_waits_for_input_in_most_steps_are_the_ordinary_steps_and_rare_ones_are_stalls(
+    tmp_path: Path,
+) -> None:
+    """80 ms in 9 of 10 steps; then in every tenth step."""
+    for name, waits, expected in (
+        ("most", [80 * MS if step % 10 else 0 for step in range(100)], False),
+        ("rare", [0 if step % 10 else 80 * MS for step in range(100)], True),
+    ):
+        durations = [20 * MS + wait for wait in waits]
+        analysis = analyzed(tmp_path / name, sum(durations), [{"durations": durations, "input_ns": waits}])
+        stalls = [finding for finding in analysis.findings if finding.id is FindingKind.INPUT_STALLS]
+        assert bool(stalls) is expected

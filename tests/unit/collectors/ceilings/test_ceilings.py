@@ -377,7 +377,7 @@ def test_a_triad_computes_what_it_says_and_moves_what_it_counts() -> None:
     cpu = min(os.sched_getaffinity(0))
     found = triad([(cpu, None)], 8 << 20, 0.05, 20.0)
     assert found["unit"] == "bytes_per_s" and found["size"] == 3 * (8 << 20)
-    assert found["runs"] >= 2
+    assert found["runs"] >= 1
     # A byte of a triad costs more than nothing and less than a microsecond.
     assert 1e6 < found["value"] < 1e13
     assert TRIAD_BYTES == 24
