@@ -177,7 +177,7 @@ _ASYNCHRONOUS = ("ps.async_sgd", "ps.async_msgd", "easgd.async", "easgd.async_mo
 _QUICK = {("dp.packed", 2), ("mp.fc_tp", 2), ("ps.sync", 4)}
 _SLOW = {
     *((scheme, 2) for scheme in ("dp.perlayer", "dp.dist_update", "dp.ddp", "dp.fsdp", "dp.packed+powersgd")),
-    *((scheme, 2) for scheme in ("ps.async_msgd", "easgd.original", "easgd.sync1", "easgd.sync3")),
+    *((scheme, 2) for scheme in ("ps.async_msgd", "easgd.original", "easgd.sync1")),
     *((scheme, 2) for scheme in ("mp.filter", "mp.channel", "mp.spatial", "hy.numa_replica", "hy.owt")),
     *((scheme, 2) for scheme in ("pp.gpipe", "pp.1f1b", "pp.interleaved", "cp.gather")),
     *((scheme, 4) for scheme in ("hy.fctp_dp", "hy.pp_dp", "dp.hsdp")),

@@ -23,7 +23,7 @@ def churn(evidence: Evidence) -> Finding | None:
     if not on_cpu or evidence.step_ns is None:
         return None
     num_faults = _mean(on_cpu, "minor_faults")
-    ratio = _mean(on_cpu, "cost_ratio")
+    ratio = min(_mean(on_cpu, "cost_ratio"), 1 - _input_share(evidence))
     if num_faults < FEWEST or ratio < NOTABLE:
         return None
     system, user = _mean(on_cpu, "system_ns"), _mean(on_cpu, "user_ns")
@@ -46,6 +46,11 @@ def churn(evidence: Evidence) -> Finding | None:
         gain_ratio=ratio,
         rank=worst.rank if len(on_cpu) > 1 else None,
     )
+
+
+def _input_share(evidence: Evidence) -> float:
+    """Of the step, waited for input: faults of what loads the data there are no cost beside that wait."""
+    return evidence.mean("input_wait") / evidence.step if evidence.traced and evidence.step else 0.0
 
 
 def _mean(faults: list[RankFaults], name: str) -> float:

@@ -16,7 +16,7 @@ from perfscope.analysis.intervals import Int64, rounded_to
 from perfscope.analysis.missing import Missing, missing_figure
 from perfscope.analysis.steps import Throughput
 from perfscope.analysis.whole_run.results import LongSteps, RankRun, RunPartTime, WholeRun
-from perfscope.analysis.whole_run.steps import StepParts, divided
+from perfscope.analysis.whole_run.steps import LONG, StepParts, divided
 from perfscope.rundir.records import Besides, RankRecord, RunRecord
 from perfscope.vocabulary.causes import Cause
 from perfscope.vocabulary.figures import Figure
@@ -225,9 +225,13 @@ def _long_steps(ranks: Sequence[_Rank], training_ns: int) -> tuple[LongSteps, ..
 
 
 def _unusual_waits(times: Int64, usual_ns: int) -> Int64:
-    """Waits beyond the median one, which is part of the ordinary step, where they are as long as a step."""
-    beyond = times - round(float(np.median(times))) if len(times) else times
-    unusual: Int64 = np.where(beyond >= max(1, usual_ns), beyond, 0)
+    """Waits beyond the median one, which is part of the ordinary step.
+
+    They count where they are as long as a step, and the wait is LONG times the median one.
+    """
+    median = round(float(np.median(times))) if len(times) else 0
+    beyond = times - median
+    unusual: Int64 = np.where(beyond >= max(1, usual_ns, (LONG - 1) * median), beyond, 0)
     return unusual
 
 
