@@ -64,6 +64,8 @@ def _finding(whole: WholeRun, entry: LongSteps, framework: str) -> Finding:
 
 def leads(finding: Finding, otherwise: Finding) -> bool:
     """Whether it costs more than what would lead the report could bring: both as shares of the training."""
+    if finding.id is FindingKind.INPUT_STALLS and otherwise.id is FindingKind.INPUT_BOUND:
+        return False  # steps wait for input with and without them
     cost = finding.gain_ratio or 0.0
     ordinary = (1 - cost) * (otherwise.gain_ratio or 0.0)
     return cost > LEADS and cost > ordinary

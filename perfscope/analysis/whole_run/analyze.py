@@ -24,6 +24,7 @@ from perfscope.vocabulary.run_parts import TIMED, RunPart
 
 FEWEST_EVEN = 3
 _EVEN = 0.2  # of the median distance that half of the distances may differ by
+_FEW = 0.25  # of the steps: waits for input in more of them belong to the ordinary step
 _IN_LONG_STEPS = (*TIMED, RunPart.CPU_WAIT, RunPart.OTHER)
 _RECORDED = {
     RunPart.EVALUATION: "evaluation_ns",
@@ -227,11 +228,13 @@ def _long_steps(ranks: Sequence[_Rank], training_ns: int) -> tuple[LongSteps, ..
 def _unusual_waits(times: Int64, usual_ns: int) -> Int64:
     """Waits beyond the median one, which is part of the ordinary step.
 
-    They count where they are as long as a step, and the wait is LONG times the median one.
+    They count where they are as long as a step, the wait is LONG times the median one, and few steps have
+    such a wait.
     """
     median = round(float(np.median(times))) if len(times) else 0
     beyond = times - median
-    unusual: Int64 = np.where(beyond >= max(1, usual_ns, (LONG - 1) * median), beyond, 0)
+    is_unusual = beyond >= max(1, usual_ns, (LONG - 1) * median)
+    unusual: Int64 = np.where(is_unusual & (is_unusual.sum() <= _FEW * len(times)), beyond, 0)
     return unusual
 
 
