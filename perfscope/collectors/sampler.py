@@ -81,6 +81,7 @@ class Sampler:
         self._log = log
         self._interval_ns = interval_ns
         self._stop = threading.Event()
+        self._is_stopping = False
         self._why = ""
         self._ticks = self._late = 0
         self._is_settled = False
@@ -95,7 +96,9 @@ class Sampler:
     def stop(self, why: str) -> None:
         """End soon; safe from a signal handler and from other threads."""
         self._why = self._why or why
-        self._stop.set()
+        if not self._is_stopping:  # a signal may come within `set`, whose lock cannot be taken twice
+            self._is_stopping = True
+            self._stop.set()
 
     def run(self) -> None:
         """Sample until no rank is left. Never raises for a collector's fault."""
@@ -108,7 +111,7 @@ class Sampler:
         for thread in threads:
             thread.start()
         self._run_fast(fast)
-        self._stop.set()
+        self.stop("")
         for thread in threads:
             thread.join(0.3)
         for reader in fast:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
@@ -238,3 +240,25 @@ def test_options_reach_the_process_as_json(tmp_path: Path) -> None:
         len(samples.ends) == 1 and samples.intervals[0][1] == 50_000_000
     )  # the other one found the lock held
     assert samples.num_dropped == 0
+
+
+def test_a_signal_while_the_sampler_stops_does_not_hang_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The handler runs in the thread that is within `Event.set`."""
+    ranks = LocalRanks(tmp_path / "pids", os.getpid())
+    log = SampleLog(tmp_path / "s", "h", TICK_NS)
+    sampler = Sampler(Context(pids=ranks), ranks, log, [], TICK_NS)
+    event = sampler._stop
+    notify_all = event._cond.notify_all  # type: ignore[attr-defined]
+
+    def interrupted() -> None:
+        sampler.stop("asked to end")
+        notify_all()
+
+    monkeypatch.setattr(event._cond, "notify_all", interrupted)  # type: ignore[attr-defined]
+    done = threading.Thread(target=sampler.stop, args=("every rank has ended",), daemon=True)
+    done.start()
+    done.join(10)
+    assert not done.is_alive() and event.is_set()
+    log.close()
