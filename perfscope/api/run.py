@@ -18,7 +18,6 @@ from perfscope.api.columns import build
 from perfscope.api.opening import latest_run, up_to_date
 from perfscope.api.tables import SPECS
 from perfscope.errors import PerfscopeError, UsageError
-from perfscope.ingest.run import Progress
 from perfscope.reports.export_source import ExportFormat, LaneName, TimelinePart
 from perfscope.rundir.files import write_aside
 from perfscope.rundir.reader import RunReader
@@ -52,7 +51,12 @@ def open_run(run: str | Path | None = None, *, executor: Executor | None = None)
         >>> run = perfscope.open("my-run")  # doctest: +SKIP
         >>> run.table("layers").sort_by([("forward_ns", "descending")])  # doctest: +SKIP
     """
-    return Run(Path(run) if run is not None else latest_run(), executor=executor)
+    path = RunReader(Path(run) if run is not None else latest_run()).path
+    closing: list[Callable[[], None]] = []
+    opened = Run(RunReader(up_to_date(path, closing.append, executor=executor)), path)
+    for close in closing:
+        weakref.finalize(opened, close)
+    return opened
 
 
 def load_traces(
@@ -78,9 +82,9 @@ def load_traces(
     folder = None if output is not None else tempfile.TemporaryDirectory(prefix="perfscope-")
     target = Path(output) if output is not None else Path(str(folder and folder.name)) / "run"
     result = import_traces([Path(path) for path in several], target, executor=executor)
-    run = Run(result.run_dir)
+    run = Run(RunReader(result.run_dir))
     if folder is not None:
-        run._on_close(folder.cleanup)
+        weakref.finalize(run, folder.cleanup)
     return run
 
 
@@ -93,16 +97,8 @@ class Run:
     columns. All but the last are also properties that give a pandas frame.
 
     Args:
-        path: a run directory, or its run.json.
-        executor: reads the traces that are new; None = worker processes.
-        progress: called with (files read, files to read).
-
-    Attributes:
-        path: the run directory.
-        reader: its records.
-
-    Raises:
-        RunDirectoryError: it is no run, or cannot be read.
+        reader: of a run whose derived tables are up to date.
+        path: the run directory, where `reader` has a stand-in for it; None = the reader's.
     """
 
     if TYPE_CHECKING:  # set below the class
@@ -123,15 +119,9 @@ class Run:
         samples: pd.DataFrame
         roofline: pd.DataFrame
 
-    def __init__(
-        self, path: Path, *, executor: Executor | None = None, progress: Progress | None = None
-    ) -> None:
-        self.path = RunReader(path).path
-        current = up_to_date(self.path, self._on_close, executor=executor, progress=progress)
-        self.reader = RunReader(current)
-
-    def _on_close(self, function: Callable[[], None]) -> None:
-        weakref.finalize(self, function)
+    def __init__(self, reader: RunReader, path: Path | None = None) -> None:
+        self.reader = reader
+        self.path = path if path is not None else reader.path
 
     @property
     def manifest(self) -> Mapping[str, Any]:

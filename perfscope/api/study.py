@@ -13,7 +13,7 @@ from perfscope.analysis.study.analyze import analyze_study
 from perfscope.analysis.study.grouping import names_of
 from perfscope.analysis.study.results import RunEntry, StudyAnalysis, UnusableRun
 from perfscope.api.columns import Column, TableSpec, build
-from perfscope.api.run import Run, as_frame, write_report
+from perfscope.api.run import Run, as_frame, open_run, write_report
 from perfscope.api.tables import AXES, LAYERS
 from perfscope.errors import PerfscopeError, RunDirectoryError, UsageError
 from perfscope.settings import nearest
@@ -52,7 +52,7 @@ def compare(
     for run in runs:
         name = str(run.path if isinstance(run, Run) else run)
         try:
-            entries.append(entry_of(run if isinstance(run, Run) else Run(Path(run)), name))
+            entries.append(entry_of(run if isinstance(run, Run) else open_run(run), name))
         except PerfscopeError as error:
             lost.append(UnusableRun(name=name, reason=str(error)))
     if len(entries) < 2:

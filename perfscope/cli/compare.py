@@ -245,7 +245,7 @@ def _entry(located: NamedRun) -> RunEntry:
     from perfscope.api.study import entry_of
     from perfscope.rundir.reader import RunReader
 
-    return entry_of(Run(ingest(RunReader(located.path).path)), located.name)
+    return entry_of(Run(RunReader(ingest(RunReader(located.path).path))), located.name)
 
 
 def _clear(is_terminal: bool) -> None:

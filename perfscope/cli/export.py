@@ -50,6 +50,7 @@ def command(run: Path | None, format_name: str, table: str, output: Path | None,
     from perfscope.cli.report import ingest, open_run
     from perfscope.errors import PerfscopeError, UsageError
     from perfscope.rundir.files import write_aside, write_into_run
+    from perfscope.rundir.reader import RunReader
     from perfscope.settings import nearest
     from perfscope.units import format_bytes, format_count
 
@@ -62,7 +63,7 @@ def command(run: Path | None, format_name: str, table: str, output: Path | None,
     target = output if output is not None else reader.path / f"{table}{chosen.suffix}"
     if target.is_file() and not force:
         raise PerfscopeError(f"{target} is there already; give --force to overwrite it, or another -o")
-    opened = Run(ingest(reader.path))
+    opened = Run(RunReader(ingest(reader.path)), reader.path)
     with (write_aside if output is not None else write_into_run)(target) as file:
         rows = opened.export_to(chosen, file, table)
     size = f", {format_bytes(target.stat().st_size)}" if target.is_file() else ""

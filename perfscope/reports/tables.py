@@ -5,8 +5,8 @@ They have a row per span and no place for counters, which they leave out.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, BinaryIO
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from perfscope.analysis.machine.results import CounterTrack
 from perfscope.reports.export_source import TimelinePart
@@ -21,18 +21,7 @@ def write_parquet(
     """All timelines as one Parquet file (zstd), a row group per rank and window. Gives the number of rows."""
     import pyarrow.parquet as pq
 
-    rows, writer = 0, None
-    try:
-        for table in _plain_tables(parts):
-            if writer is None:
-                schema = table.schema.with_metadata({"perfscope.run": title})
-                writer = pq.ParquetWriter(file, schema, compression="zstd")
-            writer.write_table(table)
-            rows += table.num_rows
-    finally:
-        if writer is not None:
-            writer.close()
-    return rows
+    return _write(parts, lambda schema: pq.ParquetWriter(file, _titled(schema, title), compression="zstd"))
 
 
 def write_csv(
@@ -41,17 +30,7 @@ def write_csv(
     """All timelines as one CSV file with a header; missing values are empty. Gives the number of rows."""
     from pyarrow import csv
 
-    rows, writer = 0, None
-    try:
-        for table in _plain_tables(parts):
-            if writer is None:
-                writer = csv.CSVWriter(file, table.schema)
-            writer.write_table(table)
-            rows += table.num_rows
-    finally:
-        if writer is not None:
-            writer.close()
-    return rows
+    return _write(parts, lambda schema: csv.CSVWriter(file, schema))
 
 
 def write_arrow(
@@ -60,18 +39,26 @@ def write_arrow(
     """All timelines as one Arrow IPC file (Feather V2), uncompressed. Gives the number of rows."""
     import pyarrow as pa
 
+    return _write(parts, lambda schema: pa.ipc.new_file(file, _titled(schema, title)))
+
+
+def _write(parts: Sequence[TimelinePart], open_writer: Callable[[pa.Schema], Any]) -> int:
+    """Every part with the writer that `open_writer` makes for the first one's schema. Gives the rows."""
     rows, writer = 0, None
     try:
         for table in _plain_tables(parts):
             if writer is None:
-                schema = table.schema.with_metadata({"perfscope.run": title})
-                writer = pa.ipc.new_file(file, schema)
+                writer = open_writer(table.schema)
             writer.write_table(table)
             rows += table.num_rows
     finally:
         if writer is not None:
             writer.close()
     return rows
+
+
+def _titled(schema: pa.Schema, title: str) -> pa.Schema:
+    return schema.with_metadata({"perfscope.run": title})
 
 
 def _plain_tables(parts: Sequence[TimelinePart]) -> Iterator[pa.Table]:
