@@ -7,12 +7,19 @@ traced steps x (median untraced step / mean traced step). Rates and totals over 
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+from msgspec import Struct
 from msgspec.structs import replace
 
 from perfscope.analysis.experts.results import Experts
-from perfscope.analysis.pipeline.results import Pipeline, PipelineBubble
+from perfscope.analysis.pipeline.results import Pipeline
 from perfscope.analysis.results import Breakdown, Communication, LayerResult, RankResult, RunAnalysis
 from perfscope.analysis.waits.results import WaitAnalysis
+
+_Record = TypeVar("_Record", bound=Struct)
+_BUBBLE_PARTS = ("fill_ns", "drain_ns", "imbalance_ns", "late_sends_ns", "other_ns")
 
 
 def on_usual_step(analysis: RunAnalysis) -> RunAnalysis:
@@ -36,68 +43,32 @@ def on_usual_step(analysis: RunAnalysis) -> RunAnalysis:
 
 
 def _rank(rank: RankResult, factor: float) -> RankResult:
-    breakdown = rank.breakdown_ns
+    breakdown, idle = rank.breakdown_ns, rank.host_idle
     return replace(
-        rank,
+        _scaled(rank, factor, "comm_ns", "idle_host_wait_ns"),
         breakdown_ns=None if breakdown is None else _breakdown(breakdown, factor),
-        comm_ns=_time(rank.comm_ns, factor),
-        idle_host_wait_ns=_time(rank.idle_host_wait_ns, factor),
-        host_idle=None
-        if rank.host_idle is None
-        else tuple(replace(entry, ns=round(entry.ns * factor)) for entry in rank.host_idle),
+        host_idle=None if idle is None else tuple(_scaled(entry, factor, "ns") for entry in idle),
     )
 
 
 def _breakdown(breakdown: Breakdown, factor: float) -> Breakdown:
-    """Ends of the parts are rounded, not the parts: they add up to the step."""
-    end, before, parts = 0, 0, {}
-    for part in Breakdown.PARTS:
-        end += getattr(breakdown, part)
-        parts[part], before = round(end * factor) - before, round(end * factor)
-    return Breakdown(step=before, num_steps=breakdown.num_steps, **parts)
+    step, parts = _scaled_parts(breakdown, factor, Breakdown.PARTS)
+    return replace(breakdown, step=step, **parts)
 
 
 def _layer(layer: LayerResult, factor: float) -> LayerResult:
-    return replace(
-        layer,
-        forward_ns=round(layer.forward_ns * factor),
-        backward_ns=round(layer.backward_ns * factor),
-        exposed_comm_ns=_time(layer.exposed_comm_ns, factor),
-    )
+    return _scaled(layer, factor, "forward_ns", "backward_ns", "exposed_comm_ns")
 
 
 def _communication(communication: Communication, factor: float) -> Communication:
+    sums = ("exposed_ns", "hidden_ns")
+    of_axis = (*sums, "wait_ns", "transfer_ns", "collectives")
     return replace(
-        communication,
-        exposed_ns=round(communication.exposed_ns * factor),
-        hidden_ns=round(communication.hidden_ns * factor),
-        by_layer=tuple(
-            replace(
-                entry,
-                exposed_ns=round(entry.exposed_ns * factor),
-                hidden_ns=round(entry.hidden_ns * factor),
-                axes={axis: round(ns * factor) for axis, ns in entry.axes.items()},
-            )
-            for entry in communication.by_layer
-        ),
-        by_axis=tuple(
-            replace(
-                entry,
-                exposed_ns=round(entry.exposed_ns * factor),
-                hidden_ns=round(entry.hidden_ns * factor),
-                wait_ns=_time(entry.wait_ns, factor),
-                transfer_ns=_time(entry.transfer_ns, factor),
-                collectives={name: round(ns * factor) for name, ns in entry.collectives.items()},
-            )
-            for entry in communication.by_axis
-        ),
+        _scaled(communication, factor, *sums),
+        by_layer=tuple(_scaled(entry, factor, *sums, "axes") for entry in communication.by_layer),
+        by_axis=tuple(_scaled(entry, factor, *of_axis) for entry in communication.by_axis),
         unattributed=tuple(
-            replace(
-                entry,
-                exposed_ns=round(entry.exposed_ns * factor),
-                collectives={name: round(ns * factor) for name, ns in entry.collectives.items()},
-                axes={axis: round(ns * factor) for axis, ns in entry.axes.items()},
-            )
+            _scaled(entry, factor, "exposed_ns", "collectives", "axes")
             for entry in communication.unattributed
         ),
     )
@@ -105,68 +76,31 @@ def _communication(communication: Communication, factor: float) -> Communication
 
 def _waits(waits: WaitAnalysis, factor: float) -> WaitAnalysis:
     """What is per step; single calls and steps are as measured."""
+    of_split = ("compute_ns", "exposed_comm_ns", "wait_ns", "transfer_ns")
     return replace(
         waits,
-        ranks=tuple(
-            replace(
-                rank,
-                wait_ns=round(rank.wait_ns * factor),
-                exposed_wait_ns=round(rank.exposed_wait_ns * factor),
-                held_ns=round(rank.held_ns * factor),
-            )
-            for rank in waits.ranks
-        ),
+        ranks=tuple(_scaled(rank, factor, "wait_ns", "exposed_wait_ns", "held_ns") for rank in waits.ranks),
         groups=tuple(
             replace(
-                group,
-                wait_ns=round(group.wait_ns * factor),
-                transfer_ns=round(group.transfer_ns * factor),
-                reasons=tuple(
-                    replace(reason, wait_ns=round(reason.wait_ns * factor)) for reason in group.reasons
-                ),
+                _scaled(group, factor, "wait_ns", "transfer_ns"),
+                reasons=tuple(_scaled(reason, factor, "wait_ns") for reason in group.reasons),
             )
             for group in waits.groups
         ),
-        split=tuple(
-            replace(
-                row,
-                compute_ns=_time(row.compute_ns, factor),
-                exposed_comm_ns=round(row.exposed_comm_ns * factor),
-                wait_ns=round(row.wait_ns * factor),
-                transfer_ns=round(row.transfer_ns * factor),
-            )
-            for row in waits.split
-        ),
+        split=tuple(_scaled(row, factor, *of_split) for row in waits.split),
     )
 
 
 def _pipeline(pipeline: Pipeline, factor: float) -> Pipeline:
     """The means per step; the step that is drawn is as traced."""
+    measured, parts = _scaled_parts(pipeline.bubble, factor, _BUBBLE_PARTS)
     return replace(
-        pipeline,
+        _scaled(pipeline, factor, "active_ns", "balanced_ns", "equal_stages_ns"),
         stages=tuple(
-            replace(
-                stage,
-                compute_ns=round(stage.compute_ns * factor),
-                wait_ns=round(stage.wait_ns * factor),
-                bubble_ns=round(stage.bubble_ns * factor),
-            )
-            for stage in pipeline.stages
+            _scaled(stage, factor, "compute_ns", "wait_ns", "bubble_ns") for stage in pipeline.stages
         ),
-        active_ns=round(pipeline.active_ns * factor),
-        balanced_ns=round(pipeline.balanced_ns * factor),
-        equal_stages_ns=round(pipeline.equal_stages_ns * factor),
-        bubble=_bubble(pipeline.bubble, factor),
+        bubble=replace(pipeline.bubble, measured_ns=measured, **parts),
     )
-
-
-def _bubble(bubble: PipelineBubble, factor: float) -> PipelineBubble:
-    """Ends of the parts are rounded, not the parts: they add up to the bubble."""
-    end, before, parts = 0, 0, {}
-    for part in ("fill_ns", "drain_ns", "imbalance_ns", "late_sends_ns", "other_ns"):
-        end += getattr(bubble, part)
-        parts[part], before = round(end * factor) - before, round(end * factor)
-    return replace(bubble, measured_ns=before, **parts)
 
 
 def _experts(experts: Experts, factor: float) -> Experts:
@@ -174,17 +108,29 @@ def _experts(experts: Experts, factor: float) -> Experts:
         experts,
         layers=tuple(
             replace(
-                layer,
-                wait_ns=round(layer.wait_ns * factor),
-                saved_ns=round(layer.saved_ns * factor),
-                ranks=tuple(
-                    replace(rank, compute_ns=round(rank.compute_ns * factor)) for rank in layer.ranks
-                ),
+                _scaled(layer, factor, "wait_ns", "saved_ns"),
+                ranks=tuple(_scaled(rank, factor, "compute_ns") for rank in layer.ranks),
             )
             for layer in experts.layers
         ),
     )
 
 
-def _time(ns: int | None, factor: float) -> int | None:
+def _scaled(record: _Record, factor: float, *names: str) -> _Record:
+    """The record with these times scaled: each an int, None, or a mapping to ints."""
+    return replace(record, **{name: _time(getattr(record, name), factor) for name in names})
+
+
+def _time(ns: Any, factor: float) -> Any:
+    if isinstance(ns, Mapping):
+        return {name: round(of_name * factor) for name, of_name in ns.items()}
     return None if ns is None else round(ns * factor)
+
+
+def _scaled_parts(record: Struct, factor: float, names: Sequence[str]) -> tuple[int, dict[str, int]]:
+    """The sum of the parts, and the parts. Their ends are rounded, not they: they add up to the sum."""
+    end, before, parts = 0, 0, {}
+    for name in names:
+        end += getattr(record, name)
+        parts[name], before = round(end * factor) - before, round(end * factor)
+    return before, parts
