@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from perfscope.errors import PerfscopeError
+
 Value = str | int | float | bool | None
 TYPES: Mapping[str, pa.DataType] = {
     "text": pa.string(),
@@ -59,6 +61,11 @@ def build(spec: TableSpec, source: object) -> pa.Table:
         values = [_plain(value(record)) for record in records]
         arrays.append(pa.array(values, TYPES[column.type]))
     return pa.Table.from_arrays(arrays, names=[column.name for column in spec.columns])
+
+
+def not_installed(package: str) -> PerfscopeError:
+    """For a package of the extra ``notebook`` that is not there."""
+    return PerfscopeError(f"{package} is not installed: pip install 'perfscope[notebook]'")
 
 
 def _plain(value: object) -> object:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from perfscope.analysis.efficiency.results import Efficiency
 from perfscope.analysis.results import Breakdown
+from perfscope.api.columns import not_installed
 from perfscope.errors import PerfscopeError, UsageError
 from perfscope.reports.palette import light_palette
 from perfscope.settings import nearest
@@ -36,8 +37,7 @@ def axes(ax: Axes | None, num_bars: int = 0) -> Axes:
     try:
         import matplotlib.pyplot as plt
     except ImportError:
-        reason = "matplotlib is not installed: pip install 'perfscope[notebook]'"
-        raise PerfscopeError(reason) from None
+        raise not_installed("matplotlib") from None
     height = max(2.0, 1.0 + _HEIGHT * num_bars) if num_bars else 4.0
     made: Axes = plt.subplots(figsize=(8, height), layout="constrained")[1]
     return made

@@ -14,7 +14,7 @@ import pyarrow as pa
 from perfscope.analysis.call_labels import CallLabels
 from perfscope.analysis.results import Finding, RunAnalysis
 from perfscope.analysis.run import analyze_run
-from perfscope.api.columns import build
+from perfscope.api.columns import build, not_installed
 from perfscope.api.opening import latest_run, up_to_date
 from perfscope.api.tables import SPECS
 from perfscope.errors import PerfscopeError, UsageError
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 TIMELINE = "timeline"
 TABLES = ("steps", *(spec.name for spec in SPECS), TIMELINE)
-NEEDS_NOTEBOOK = "{package} is not installed: pip install 'perfscope[notebook]'"
 
 
 def open_run(run: str | Path | None = None, *, executor: Executor | None = None) -> Run:
@@ -321,7 +320,7 @@ def as_frame(table: pa.Table) -> pd.DataFrame:
     try:
         import pandas as pd
     except ImportError:
-        raise PerfscopeError(NEEDS_NOTEBOOK.format(package="pandas")) from None
+        raise not_installed("pandas") from None
     return table.to_pandas(types_mapper=pd.ArrowDtype)
 
 

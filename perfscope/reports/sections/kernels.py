@@ -110,8 +110,8 @@ def _by_type(kernels: Kernels) -> Table:
         ),
         Column(key="unclear", title="Cores not known", unit=Unit.RATIO, hint="names do not tell"),
     )
-    told = any(row.matrix_ns is not None for row in kernels.by_type)
-    width = len(columns) if told else len(columns) - 2
+    names_tell = any(row.matrix_ns is not None for row in kernels.by_type)
+    width = len(columns) if names_tell else len(columns) - 2
     over = "every kernel, copy and set in the files" if kernels.of_device else "the traced windows"
     return Table(
         id="kernels-by-type",
