@@ -59,7 +59,7 @@ types: wheel
 	$(TEST_VENV)/bin/mypy
 
 test: system-packages lint types $(CHECK) ## build the wheel and run ruff, mypy and the tests against it
-	cd $(CHECK) && PATH="$(CURDIR)/$(TEST_VENV)/bin:$$PATH" python -m pytest $(PYTEST_FLAGS)
+	cd $(CHECK) && PATH="$(CURDIR)/$(TEST_VENV)/bin:$$PATH" sh tests/pytest.sh $(PYTEST_FLAGS)
 
 # Those that look at times go by themselves.
 TIMED = tests/planted $(addprefix tests/integration/test_, benchmarks.py check.py clean_run.py clock_skew.py \
@@ -68,8 +68,8 @@ TIMED = tests/planted $(addprefix tests/integration/test_, benchmarks.py check.p
 test-slow: PYTEST_FLAGS = --durations 25 -m "slow and $(ELSEWHERE)"
 test-slow: $(CHECK) ## the tests `make test` leaves out
 	cd $(CHECK) && PATH="$(CURDIR)/$(TEST_VENV)/bin:$$PATH" && \
-		python -m pytest -n 3 --dist worksteal $(PYTEST_FLAGS) $(addprefix --ignore=,$(TIMED)) && \
-		python -m pytest $(PYTEST_FLAGS) $(TIMED)
+		sh tests/pytest.sh -n 3 --dist worksteal $(PYTEST_FLAGS) $(addprefix --ignore=,$(TIMED)) && \
+		sh tests/pytest.sh $(PYTEST_FLAGS) $(TIMED)
 
 test-sweep: $(CHECK) ## further settings of what the slow tests cover: half an hour
 	cd $(CHECK) && PATH="$(CURDIR)/$(TEST_VENV)/bin:$$PATH" python -m pytest -n 2 --durations 10 -m sweep
@@ -83,11 +83,11 @@ check-overhead: $(CHECK) ## gate what perfscope costs a training with `perfscope
 test-vm: $(CHECK) ## boot emulated machines (two sockets, Knights Landing, RDMA) and read them; a few minutes
 	@sh tests/system-packages.sh tests/vm/debian-packages.txt
 	cd $(CHECK) && PATH="$(CURDIR)/$(TEST_VENV)/bin:$$PATH" PERFSCOPE_VM_CACHE="$(CURDIR)/build/vm-cache" \
-		python -m pytest -m vm -raP tests/vm
+		sh tests/pytest.sh -m vm -raP tests/vm
 
 test-slurm: $(CHECK) ## real Slurm daemons on this machine (as root); under three minutes
 	@sh tests/system-packages.sh tests/slurm/debian-packages.txt
-	cd $(CHECK) && PATH="$(CURDIR)/$(TEST_VENV)/bin:$$PATH" python -m pytest -m slurm --durations 10 tests/slurm
+	cd $(CHECK) && PATH="$(CURDIR)/$(TEST_VENV)/bin:$$PATH" sh tests/pytest.sh -m slurm --durations 10 tests/slurm
 
 $(FRAMEWORKS_VENV)/ready: $(CHECK) tests/frameworks/requirements.txt constraints.txt
 	$(PYTHON) -m venv $(FRAMEWORKS_VENV)
