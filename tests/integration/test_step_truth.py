@@ -120,6 +120,24 @@ for _ in range(45):
     m.zero_grad(); m(torch.randn(8, 4)).mean().backward()
     for p in m.parameters(): p.data.add_(p.grad, alpha=-0.1)
 """
+_RETURNED = """
+net = nn.Sequential(nn.Linear(16, 4), nn.Linear(4, 2))
+def loss_of(samples): return net(torch.randn(samples, 16)).square().mean()
+for i in range(45):
+    gradients = torch.autograd.grad(loss_of(8), list(net.parameters()))
+    for p, g in zip(net.parameters(), gradients): p.data.sub_(0.1 * g)
+"""
+_RETURNED_ACCUMULATING = """
+net = nn.Linear(16, 4)
+for i in range(12):
+    total = [torch.zeros_like(p) for p in net.parameters()]
+    for micro in range(4):
+        x = torch.randn(8, 16, requires_grad=True)
+        torch.autograd.grad(net(x).square().mean(), x)  # of the inputs: no backward pass of a step
+        for t, g in zip(total, torch.autograd.grad(net(x).square().mean(), tuple(net.parameters()))): t += g
+    with torch.no_grad():
+        for p, t in zip(net.parameters(), total): p -= 0.1 * t
+"""
 _OLD_STYLE = """
 m = nn.Linear(4, 1)
 for _ in range(20):
@@ -274,6 +292,14 @@ PROGRAMS = (
     Program(
         name="written by hand, accumulating", code=_BY_HAND_ACCUMULATING, steps=10, root="Linear", samples=32,
         layers=("Linear",), source="backward passes",
+    ),
+    Program(
+        name="gradients returned to the training", code=_RETURNED, steps=45, root="Sequential", samples=8,
+        layers=("0", "1"), source="backward passes", slow=False,
+    ),
+    Program(
+        name="gradients returned, accumulating", code=_RETURNED_ACCUMULATING, steps=12, root="Linear",
+        samples=32, layers=("Linear",), source="backward passes",
     ),
     Program(
         name="by hand, then an optimizer", code=_BY_HAND_FIRST, steps=22, root="Linear", samples=8,

@@ -1,8 +1,9 @@
 """Steps of a training whose updates pass no hook: written by hand, `p.data.add_(p.grad, alpha=-lr)`.
 
 The update is taken to follow each backward pass, unless the gradients are still what that pass left when the
-next one begins: they accumulate. Clearing them through `.data` shows in their values only, which are looked
-at on the CPU; on a device that would make the training wait.
+next one begins: they accumulate. Where `torch.autograd.grad` gave the gradients to the training, the
+parameters themselves must have changed. Changes made through `.data` show in the values only, which are
+looked at on the CPU; on a device that would make the training wait.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import os
 import sys
 import weakref
-from typing import Any, Callable, List, Optional, Set, Tuple
+from typing import Any, Callable, List, Optional, Sequence, Set, Tuple
 
 from ...vocabulary.notes import NoteKind
 from ..activities import StepReadings
@@ -49,6 +50,7 @@ class ByHand:
         self.accumulates = False
         self._parameter: Optional[Callable[[], Any]] = None
         self._left: Optional[Tuple[Any, ...]] = None
+        self._look: Callable[[Any], Optional[Tuple[Any, ...]]] = _look_at_gradient
         self._goes_on = False
 
     @property
@@ -59,41 +61,48 @@ class ByHand:
     def number(self) -> int:
         """Of the step that a forward pass now belongs to, as far as can be known now."""
         parameter = self._parameter() if self._parameter is not None else None
-        waits = parameter is not None and _look(parameter) != self._left
+        waits = parameter is not None and self._look(parameter) != self._left
         return self.num_used + waits
 
-    def backward_begins(self, tensors: Any) -> None:
-        """A backward pass from `tensors` is about to run."""
+    def backward_begins(self, tensors: Any, returned: Sequence[Any]) -> None:
+        """A backward pass from `tensors` is about to run; gradients of the parameters `returned` go to the
+        training, those of others are collected by the parameters.
+        """
         before = self._parameter() if self._parameter is not None else None
-        parameter = _leaf_of(tensors)
+        # The smallest one: all of it is looked at, or much of it, so that rows without a gradient are few.
+        parameter = min(returned, key=lambda each: each.numel()) if returned else _leaf_of(tensors)
+        self._look, look_before = _look if returned else _look_at_gradient, self._look
         self._parameter = weakref.ref(parameter) if parameter is not None else None
         # Gradients that are kept elsewhere (FSDP2, ZeRO), or leaves that are new in each pass, tell nothing.
         comparable = self._left is not None and parameter is before and parameter is not None
-        self._goes_on = comparable and self._left == _look(parameter)
+        self._goes_on = comparable and self._left == look_before(parameter)
         self.accumulates = self.accumulates or self._goes_on
         self.num_used += comparable and not self._goes_on
 
     def backward_ended(self, now: int) -> None:
         """It has ended, at `now`: a step ends here, if the gradients are used up before the next pass."""
         parameter = self._parameter() if self._parameter is not None else None
-        self._left = _look(parameter) if parameter is not None else None
+        self._left = self._look(parameter) if parameter is not None else None
         if self._left is not None:  # else no gradient was collected, or not where it can be seen
             self.tracker.update_by_hand(now, self._goes_on)
 
 
-def _look(parameter: Any) -> Optional[Tuple[Any, ...]]:
+def _look_at_gradient(parameter: Any) -> Optional[Tuple[Any, ...]]:
     """What changes when the gradient is cleared, scaled or replaced; None: there is none."""
-    gradient = parameter.grad
-    if gradient is None:
-        return None
+    return None if parameter.grad is None else _look(parameter.grad)
+
+
+def _look(tensor: Any) -> Tuple[Any, ...]:
+    """What changes when `tensor` is written to or replaced."""
+    torch = sys.modules["torch"]
     # Operations of a distributed tensor communicate, and those of other subclasses run the training's code.
-    gradient = getattr(gradient, "_local_tensor", gradient)
-    if type(gradient) is not sys.modules["torch"].Tensor or str(gradient.layout) != "torch.strided":
-        return (id(gradient), gradient._version, None)
+    tensor = getattr(tensor, "_local_tensor", tensor)
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or str(tensor.layout) != "torch.strided":
+        return (id(tensor), tensor._version, None)
     values = None
-    if gradient.device.type == "cpu":
-        values = tuple(gradient.detach().reshape(-1)[:_LOOK].tolist())
-    return (gradient.data_ptr(), gradient._version, values)
+    if tensor.device.type == "cpu":
+        values = tuple(tensor.detach().reshape(-1)[:_LOOK].tolist())
+    return (tensor.data_ptr(), tensor._version, values)
 
 
 def _leaf_of(tensors: Any) -> Any:

@@ -290,16 +290,16 @@ class TorchProbe(FrameworkProbe):
         hand = self.hand  # once: another thread may take it away
         return (self.tracker,) if hand is None else tuple(dict.fromkeys((self.tracker, hand.tracker)))
 
-    def backward_begins(self, args: tuple, kwargs: dict) -> None:
+    def backward_begins(self, losses: Any, returned: tuple) -> None:
+        """A backward pass from `losses`; `returned`: its gradients of these parameters go to the caller."""
         self.process.activities.trains(_clock())
         if self.lends:
             return
-        losses = args[0] if args else kwargs.get("tensors")
         correction = self.batches.backward(losses)
         for tracker in self.trackers():
             tracker.correct(correction)
         if self.hand is not None:
-            self.hand.backward_begins(losses)
+            self.hand.backward_begins(losses, returned)
 
     def backward_ended(self, began: int, now: int) -> None:
         if self.lends:
@@ -355,7 +355,7 @@ class TorchProbe(FrameworkProbe):
             if self.hand is not None and self.tracker is self.hand.tracker and recorder is not None:
                 recorder.meta["step_source"] = by_hand.THEN_OPTIMIZERS
             self.hand = None
-            self._provisional = False  # gradients may come from autograd.grad, without a backward pass
+            self._provisional = False  # gradients may come from a function of the training's own
             serial = self.models.serial(optimizer)
             self._modes.updated()
             calls = [call for call in self.models.find(self.calls.outermost()) if call.time > self._updated]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from typing import Any, Callable
+from typing import Any, Callable, Optional, Tuple
 
 from ..frames import around
 from . import besides
@@ -14,14 +14,24 @@ _clock = time.monotonic_ns
 
 
 def wrap_backward(probe: Any, torch: Any) -> None:
-    original = torch.autograd.backward  # Tensor.backward goes through it
+    """Both functions that compute gradients; Tensor.backward goes through `torch.autograd.backward`."""
+    _wrap_pass(probe, torch, "backward", "tensors")
+    _wrap_pass(probe, torch, "grad", "outputs")
+
+
+def _wrap_pass(probe: Any, torch: Any, name: str, losses: str) -> None:
+    """Wrap `torch.autograd.NAME`, whose first argument is called `losses`."""
+    original = getattr(torch.autograd, name)
 
     @around(original)
     def backward(*args: Any, **kwargs: Any) -> Any:
         if probe.unseen() or probe.off or probe.in_backward or probe.is_elsewhere():
             return original(*args, **kwargs)
+        returned = _parameters_of(torch, args, kwargs) if name == "grad" else ()
+        if returned is None:
+            return original(*args, **kwargs)
         probe.in_backward = True
-        probe.guarded("backward", probe.backward_begins, args, kwargs)
+        probe.guarded("backward", probe.backward_begins, args[0] if args else kwargs.get(losses), returned)
         counters = probe.process.counters
         depth = counters.backward_begins()
         began = _clock()
@@ -34,7 +44,21 @@ def wrap_backward(probe: Any, torch: Any) -> None:
             probe.guarded("backward", probe.backward_ended, began, now)
             probe.arm_root()  # a forward without an update in between is another micro-batch
 
-    torch.autograd.backward = backward
+    setattr(torch.autograd, name, backward)
+
+
+def _parameters_of(torch: Any, args: tuple, kwargs: dict) -> Optional[Tuple[Any, ...]]:
+    """The parameters that a call of `torch.autograd.grad` returns the gradients of, for an update.
+
+    Returns:
+        None for what is part of a forward pass: gradients of inputs or activations, gradients that will be
+        differentiated themselves, and the compiler's trial with tensors that hold no values.
+    """
+    inputs = args[1] if len(args) > 1 else kwargs.get("inputs")
+    if kwargs.get("create_graph", args[4] if len(args) > 4 else False):
+        return None
+    parameters = tuple(inputs) if isinstance(inputs, (list, tuple)) else (inputs,)
+    return parameters if parameters and all(type(one) is torch.nn.Parameter for one in parameters) else None
 
 
 def _loaded(probe: Any, began: int, thread: int, loader: int) -> None:
