@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from perfscope.messages.lists import counted, joined, plural
-from perfscope.messages.sentences import capital
+from perfscope.messages.sentences import capital, clause
 from perfscope.units import format_ns, format_ratio
 
 # -- the verdict -----------------------------------------------------------------------------------------
@@ -24,14 +24,21 @@ def windows_hit(windows: Sequence[int]) -> str:
     return f"Traced {plural('window', len(numbers))} {joined(numbers)} {were} hit"
 
 
-def disturbed(
-    share: float, covered: float | None, worst: str, effect: str, *, host: str, windows: str, more: int
-) -> str:
-    """The verdict of a disturbed run.
+def disturbed_share(share: float, covered: float | None) -> str:
+    """The beginning of a disturbed run's verdict.
 
     Args:
         share: of the steps' time under any disturbance.
         covered: see `monitored`.
+    """
+    return f"Disturbances cover {format_ratio(share, 0)} of step time{monitored(covered)}."
+
+
+def disturbed(share: str, worst: str, effect: str, *, host: str, windows: str, more: int) -> str:
+    """The verdict of a disturbed run.
+
+    Args:
+        share: as `disturbed_share` says.
         worst: the worst disturbance, a sentence.
         effect: of it on the steps, as `step_effect` says; "": not known.
         host: where it was; "": there is only one.
@@ -40,8 +47,8 @@ def disturbed(
     """
     where = f"On {host}: " if host else ""
     parts = [
-        f"Disturbances cover {format_ratio(share, 0)} of step time{monitored(covered)}.",
-        f"{where}{worst.removesuffix('.')}{f'; {effect}' if effect else ''}.",
+        share,
+        f"{where}{clause(worst)}{f'; {effect}' if effect else ''}.",
         f"{windows}." if windows else "",
         f"{more} more in section Machine." if more else "",
     ]

@@ -12,3 +12,8 @@ def in_sentence(sentence: str) -> str:
     """A sentence within another: ``Optimizer is slower`` -> ``optimizer is slower``; ``GPU 0 ...`` stays."""
     first = sentence.split(" ", 1)[0]
     return sentence if any(letter.isupper() for letter in first[1:]) else sentence[:1].lower() + sentence[1:]
+
+
+def clause(sentence: str) -> str:
+    """A sentence without its full stop, so that more can follow."""
+    return sentence.removesuffix(".")

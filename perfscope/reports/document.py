@@ -146,7 +146,9 @@ def _layer(layer: LayerResult) -> Json:
 
 
 def _finding(finding: Finding) -> Json:
-    return {**_object(finding, "facts", "basis"), **finding.text._asdict()}
+    text = finding.text
+    sentences = {"title": text.title, "detail": text.detail, "action": text.action}
+    return {**_object(finding, "facts", "basis"), **sentences}
 
 
 def _machine(machine: MachineAnalysis | None) -> Json | None:

@@ -224,7 +224,8 @@ class FactList(Struct, frozen=True, kw_only=True):
 class FindingCard(Struct, frozen=True, kw_only=True):
     """One finding, ready to print. `gain` and `share` are text; `gain_ratio` draws the bar.
 
-    `is_verdict`: its title is the report's headline. `symptoms`: cards of findings that are its consequences.
+    `is_verdict`: its title is the report's headline. `heading`: what a list calls it beside that headline.
+    `symptoms`: cards of findings that are its consequences.
     """
 
     slug: str
@@ -236,6 +237,7 @@ class FindingCard(Struct, frozen=True, kw_only=True):
     gain_ratio: float | None
     where: str
     is_verdict: bool = False
+    heading: str = ""
     symptoms: tuple[FindingCard, ...] = ()
     symptoms_title: str = ""
     confidence: str = ""  # a sentence

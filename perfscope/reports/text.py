@@ -216,8 +216,7 @@ def _findings(block: FindingList, width: int, style: Style) -> Iterator[str]:
     # The verdict is the first finding: where nothing is added to it, it is not said again.
     cards = [c for c in block.cards if not c.is_verdict or c.detail or c.gain or c.symptoms]
     for number, card in enumerate(cards[:MOST_FINDINGS], 1):
-        # The full verdict is at the top: here what comes before its figures.
-        title = card.title.partition(": ")[0].rstrip(".") if card.is_verdict else card.title
+        title = card.heading if card.is_verdict else card.title  # the full verdict is at the top
         lines = wrapped(f"{title}{_saving(card)}", width, "     ", f"  {number}. ")
         yield from (style.bold(line) if n == 0 else line for n, line in enumerate(lines))
         if card.detail:

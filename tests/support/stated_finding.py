@@ -13,10 +13,14 @@ class Stated(FindingFacts, frozen=True, kw_only=True):
     title: str
     detail: str
     action: str
+    heading: str = ""
 
     def text(self, subject: Subject) -> FindingText:
-        return FindingText(self.title, self.detail, self.action)
+        return FindingText(self.title, self.detail, self.action, self.heading)
 
 
-def stated(kind: FindingKind, title: str, detail: str = "", action: str = "", **others: Any) -> Finding:
-    return Finding(id=kind, facts=Stated(title=title, detail=detail, action=action), **others)
+def stated(
+    kind: FindingKind, title: str, detail: str = "", action: str = "", heading: str = "", **others: Any
+) -> Finding:
+    facts = Stated(title=title, detail=detail, action=action, heading=heading)
+    return Finding(id=kind, facts=facts, **others)

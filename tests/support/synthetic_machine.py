@@ -151,6 +151,7 @@ def vm_machine(layers: tuple[LayerResult, ...] = (), *, disturbed: bool = True) 
         severity=0.95,
         title="Processes that are not of this run used 1.9 of 2 CPUs for 3.00 s",
         evidence=("stress-ng (pid 4242, user bob): 1.9 CPUs",),
+        names=("stress-ng",),
         windows=(1,),
         step_ns_during=41_000_000,
         step_ns_otherwise=24_000_000,
@@ -175,6 +176,7 @@ def vm_machine(layers: tuple[LayerResult, ...] = (), *, disturbed: bool = True) 
         if disturbed
         else "No foreign process used more than 1 % of a CPU, nothing was stolen or throttled, and the links "
         "carried this run's traffic only.",
+        disturbed_summary="Two neighbors took CPU time." if disturbed else "",
         disturbances=(stress, steal) if disturbed else (),
         tracks=(
             wave(host, "cpu", "CPU busy", "ratio", 0.78 - boost * 0.2, 0.18, 1, peak=1.0, boost=boost * 0.3),

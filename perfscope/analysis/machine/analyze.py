@@ -148,6 +148,7 @@ def analyze_machine(source: RunSource, training: Training) -> tuple[MachineAnaly
         topologies={host.name: host.topology.record for host in hosts.hosts if host.topology.record.document},
         clean=verdict.clean,
         clean_reason=verdict.reason,
+        disturbed_summary=verdict.summary,
         disturbances=verdict.disturbances,
         tracks=tuple(hosts.tracks),
         ceilings=tuple(hosts.ceilings),

@@ -109,6 +109,7 @@ def _make(
     severity: float,
     title: str,
     evidence: Sequence[str],
+    names: Sequence[str] = (),
 ) -> Disturbance:
     is_before = host.steps_ns is not None and part.start_ns < host.steps_ns[0]
     return Disturbance(
@@ -124,6 +125,7 @@ def _make(
             after_steps=not part.within_steps and not is_before,
         ),
         evidence=tuple(evidence),
+        names=tuple(names),
         within_steps=part.within_steps,
     )
 
@@ -142,7 +144,7 @@ def _neighbours(host: Host, part: _Part) -> Iterator[Disturbance]:
             names, lines = who(host, "cpu", episode)
             title = texts.cpus_taken(episode.mean, num_cpus, names)
             lines = lines or [texts.PROCESSES_UNNAMED]
-            yield _make(host, part, Kind.CPU_NEIGHBOR, episode, episode.mean / num_cpus, title, lines)
+            yield _make(host, part, Kind.CPU_NEIGHBOR, episode, episode.mean / num_cpus, title, lines, names)
 
 
 def _outside_the_group(host: Host, part: _Part) -> Iterator[Disturbance]:
@@ -266,7 +268,7 @@ def _gpu_neighbours(host: Host, part: _Part) -> Iterator[Disturbance]:
         level = series.values[inside].astype(np.float64)
         for episode in episodes(at[inside[:-1]], at[inside[1:]], level[:-1], 1.0):
             memory = _most_in(host, FOREIGN_MEMORY.name, gpu, episode)
-            _, lines = who(host, "gpu", episode)
+            names, lines = who(host, "gpu", episode)
             title = texts.gpu_shared(gpu, int(episode.most), memory)
             share = _share_of_gpu(host, gpu, memory)
             yield _make(
@@ -277,6 +279,7 @@ def _gpu_neighbours(host: Host, part: _Part) -> Iterator[Disturbance]:
                 share,
                 title,
                 lines or [f"process list: {series.source}"],
+                names,
             )
 
 

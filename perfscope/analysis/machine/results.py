@@ -163,6 +163,7 @@ class Disturbance(Struct, frozen=True, kw_only=True):
     severity: float  # 0..1: share of the resource taken
     title: str  # one sentence with figures
     evidence: tuple[str, ...]  # "stress-ng (pid 4242, user bob): 1.9 CPUs"
+    names: tuple[str, ...] = ()  # of the processes, the busiest first; empty: not known, or no processes
     within_steps: bool = True  # False: before the first step or after the last; it disturbed no step
     windows: tuple[int, ...] = ()  # traced windows that the disturbance overlaps
     # Median duration of the host's steps in it, and outside every disturbance, over all the host's ranks;
@@ -200,7 +201,8 @@ class MachineAnalysis(Struct, frozen=True, kw_only=True):
     hosts: tuple[str, ...]
     topologies: Mapping[str, TopologyRecord]  # by host
     clean: bool | None  # whether no disturbance took a notable share; None: not known
-    clean_reason: str  # one sentence: what was looked at, or what is missing
+    clean_reason: str  # what was looked at, what disturbed the run, or what is missing
+    disturbed_summary: str = ""  # the first sentence of a disturbed run's `clean_reason`; "" else
     disturbances: tuple[Disturbance, ...] = ()  # of all hosts, those within steps first
     tracks: tuple[CounterTrack, ...] = ()  # lines of the counter charts
     ceilings: tuple[Ceiling, ...] = ()  # measured and theoretical peaks

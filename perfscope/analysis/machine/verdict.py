@@ -40,6 +40,7 @@ class MachineVerdict(Struct, frozen=True, kw_only=True):
 
     clean: bool | None
     reason: str
+    summary: str  # the first sentence of a disturbed run's reason; "" else
     disturbances: tuple[Disturbance, ...]
     traced_disturbed: bool | None
 
@@ -72,31 +73,37 @@ def judge(looks: Sequence[Look], disturbances: Sequence[Disturbance], num_window
     hit = [number for disturbance in every if disturbance.within_steps for number in disturbance.windows]
     not_told = not num_windows or not looks or any(look.unknown for look in looks)
     traced_disturbed = True if hit else (None if not_told else False)
-    clean, reason = _judged(looks, every, texts.windows_hit(hit) if hit or not not_told else "")
-    return MachineVerdict(clean=clean, reason=reason, disturbances=every, traced_disturbed=traced_disturbed)
+    clean, reason, summary = _judged(looks, every, texts.windows_hit(hit) if hit or not not_told else "")
+    return MachineVerdict(
+        clean=clean, reason=reason, summary=summary, disturbances=every, traced_disturbed=traced_disturbed
+    )
 
 
-def _judged(looks: Sequence[Look], every: Sequence[Disturbance], windows: str) -> tuple[bool | None, str]:
+def _judged(
+    looks: Sequence[Look], every: Sequence[Disturbance], windows: str
+) -> tuple[bool | None, str, str]:
+    """`clean`, `reason` and `summary` of the verdict."""
     inside = [disturbance for disturbance in every if disturbance.within_steps]
     share = max((look.share for look in looks), default=0.0)
     if inside and share >= COUNTS:
         worst = max(
             inside, key=lambda disturbance: disturbance.severity * (disturbance.end_ns - disturbance.start_ns)
         )
-        return False, texts.disturbed(
-            share,
-            _watched(looks),
+        summary = texts.disturbed_share(share, _watched(looks))
+        reason = texts.disturbed(
+            summary,
             worst.title,
             step_effect(worst.step_ns_during, worst.step_ns_otherwise),
             host=worst.host if len(looks) > 1 else "",
             windows=windows,
             more=len(inside) - 1,
         )
+        return False, reason, summary
     unknown = [look for look in looks if look.unknown]
     if unknown or not looks:
         host = unknown[0].host if unknown else ""
-        return None, texts.unknown([look.unknown for look in unknown], host, len(looks))
-    return True, texts.quiet(
+        return None, texts.unknown([look.unknown for look in unknown], host, len(looks)), ""
+    reason = texts.quiet(
         looks[0].seen,
         _watched(looks),
         num_hosts=len(looks),
@@ -105,6 +112,7 @@ def _judged(looks: Sequence[Look], every: Sequence[Disturbance], windows: str) -
         short_share=share,
         windows=windows,
     )
+    return True, reason, ""
 
 
 def _disturbed_share(host: Host, disturbances: Sequence[Disturbance]) -> float:

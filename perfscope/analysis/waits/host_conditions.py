@@ -11,6 +11,7 @@ from perfscope.analysis.machine.oversubscription import oversubscriptions
 from perfscope.analysis.machine.placement import remote_ranks
 from perfscope.analysis.machine.results import MachineAnalysis, RankPlacement
 from perfscope.messages import stragglers as words
+from perfscope.messages.sentences import clause
 from perfscope.vocabulary.disturbances import SLOW_COMPUTATION
 
 
@@ -36,7 +37,7 @@ def surroundings(machine: MachineAnalysis | None, hosts: Sequence[Host]) -> Host
     for disturbance in sorted(machine.disturbances, key=lambda disturbance: -disturbance.severity):
         if disturbance.within_steps and disturbance.kind in SLOW_COMPUTATION:
             for window in disturbance.windows:
-                disturbed.setdefault((disturbance.host, window), disturbance.title.removesuffix("."))
+                disturbed.setdefault((disturbance.host, window), clause(disturbance.title))
     crowded = {
         rank: words.crowded(oversubscription.threads, len(oversubscription.ranks), oversubscription.where)
         for host in hosts

@@ -74,22 +74,23 @@ class AxisComm(FindingFacts, frozen=True, kw_only=True):
     fast_link_step_ns: int | None = None
 
     def text(self, subject: Subject) -> FindingText:
-        return FindingText(_title(self, subject), _detail(self), _action(self, subject.kind))
+        title, heading = _title(self, subject)
+        return FindingText(title, _detail(self), _action(self, subject.kind), heading)
 
 
-def _title(of: AxisComm, subject: Subject) -> str:
+def _title(of: AxisComm, subject: Subject) -> tuple[str, str]:
+    """The title, and its heading."""
     where = f" in {of.layers}" if of.layers else ""
     if of.small is not None:
         return (
             f"{format_count(of.small.calls_per_step)} all_reduce calls per step along {of.axis} carry only "
             f"{format_bytes(of.small.mean_bytes)} each; merged into buckets the step would take "
-            f"{format_ns(of.small.merged_step_ns)}."
+            f"{format_ns(of.small.merged_step_ns)}.",
+            "",
         )
     mostly = f", mostly {of.collective}{where}" if of.collective else ""
-    return (
-        f"Communication of {axis_title(of.axis)} {_STATES[subject.kind]}: {of_step(of.exposed)} is exposed"
-        f"{mostly}."
-    )
+    lead = f"Communication of {axis_title(of.axis)} {_STATES[subject.kind]}"
+    return f"{lead}: {of_step(of.exposed)} is exposed{mostly}.", lead
 
 
 def _detail(of: AxisComm) -> str:

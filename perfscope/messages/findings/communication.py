@@ -40,20 +40,25 @@ class ExposedComm(FindingFacts, frozen=True, kw_only=True):
     fast_link_step_ns: int | None = None  # with twice the bandwidth, where that helps
 
     def text(self, subject: Subject) -> FindingText:
-        return FindingText(_title(self, subject), _detail(self), _action(self, subject.kind))
+        title, heading = _title(self, subject)
+        return FindingText(title, _detail(self), _action(self, subject.kind), heading)
 
 
-def _title(of: ExposedComm, subject: Subject) -> str:
+def _title(of: ExposedComm, subject: Subject) -> tuple[str, str]:
+    """The title, and its heading."""
     if of.small is not None:
         return (
             f"{format_count(of.small.calls_per_step)} all_reduce calls per step carry only "
             f"{format_bytes(of.small.mean_bytes)} each; merged into buckets the step would take "
-            f"{format_ns(of.small.merged_step_ns)}."
+            f"{format_ns(of.small.merged_step_ns)}.",
+            "",
         )
     if subject.kind is FindingKind.SERIALIZED:
+        lead = "Ranks wait for each other's work"
         return (
-            f"Ranks wait for each other's work: {of_step(of.exposed)} is exposed communication, and an ideal "
-            f"network would save {format_ratio(of.ideal_gain_ratio)} of the step."
+            f"{lead}: {of_step(of.exposed)} is exposed communication, and an ideal network would save "
+            f"{format_ratio(of.ideal_gain_ratio)} of the step.",
+            lead,
         )
     what = f"exposed {of.collective}" if of.collective else "communication not overlapped with compute"
     late = ""
@@ -61,7 +66,7 @@ def _title(of: ExposedComm, subject: Subject) -> str:
         times, calls = format_count(of.late.num_late), format_count(of.late.num_calls)
         late = f"; rank {of.late.rank} enters last in {times} of {calls} calls"
     lead = _LEADS[subject.kind][0 if subject.is_verdict else 1]
-    return f"{lead}: {of_step(of.exposed)} is {what}{late}."
+    return f"{lead}: {of_step(of.exposed)} is {what}{late}.", lead
 
 
 def _detail(of: ExposedComm) -> str:

@@ -87,17 +87,20 @@ class NotEnoughEvidence(FindingFacts, frozen=True, kw_only=True):
 
     def text(self, subject: Subject) -> FindingText:
         why = "; ".join(reason_text(reason) for reason in self.reasons)
+        lead = "Not enough evidence for a verdict"
         if all(reason.doubt is Doubt.UNSEEN_CALLS for reason in self.reasons):
             return FindingText(
-                f"Not enough evidence for a verdict: {why}.",
+                f"{lead}: {why}.",
                 "Most of the step has no operator of the traced thread. How much of that is waiting for "
                 "communication is not known.",
                 "Communicate in the thread that trains (`async_op=True` overlaps it with computation as "
                 "well), or read the time of these calls from the program itself.",
+                lead,
             )
         return FindingText(
-            f"Not enough evidence for a verdict: {why}.",
+            f"{lead}: {why}.",
             "The traced steps are not typical of this run, so neither their parts nor what-ifs are reliable.",
             "Train for more steps and trace several windows (`perfscope run --windows 6`), on a machine "
             "without other load.",
+            lead,
         )

@@ -17,11 +17,13 @@ class UnequalExperts(FindingFacts, frozen=True, kw_only=True):
 
     def text(self, subject: Subject) -> FindingText:
         more = f" and {self.num_layers - 1} more" if self.num_layers > 1 else ""
+        lead = "Experts are unbalanced"
         return FindingText(
-            f"Experts are unbalanced: in {subject.layer}, rank {subject.rank} has the most tokens; the most "
+            f"{lead}: in {subject.layer}, rank {subject.rank} has the most tokens; the most "
             f"loaded rank of a step has {self.imbalance:.2f} times the mean.",
             f"In {subject.layer}{more}, ranks wait {format_ns(self.wait_ns)} per step on average until the "
             f"experts of the last rank are done.{predicted(self.prediction)}",
             "Balance the tokens: an auxiliary loss for load balance, a smaller capacity factor, or the "
             "busiest experts on different ranks.",
+            lead,
         )

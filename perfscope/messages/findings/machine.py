@@ -7,7 +7,7 @@ from perfscope.messages.disturbances import WORDS
 from perfscope.messages.findings.facts import Binding, PartOfStep
 from perfscope.messages.findings.texts import FindingFacts, FindingText, Subject, of_step
 from perfscope.messages.lists import counted, joined, plural
-from perfscope.messages.sentences import in_sentence
+from perfscope.messages.sentences import clause, in_sentence
 from perfscope.units import format_count, format_ns, format_rate, format_ratio
 from perfscope.vocabulary.disturbances import DisturbanceKind
 
@@ -33,14 +33,16 @@ class Disturbed(FindingFacts, frozen=True, kw_only=True):
 
     def text(self, subject: Subject) -> FindingText:
         where = f"on {self.host} " if self.host else ""
-        cause = f"{where}{in_sentence(self.cause.removesuffix('.'))}"
+        cause = f"{where}{in_sentence(clause(self.cause))}"
         effect = _effect(self)
         if self.leads and effect:
-            title = f"{WORDS[self.kind].slows} the steps: {effect}; {cause}."
+            lead = f"{WORDS[self.kind].slows} the steps"
+            clauses = [effect, cause]
         else:
-            title = f"Interference from outside the training: {cause}{'; ' if effect else ''}{effect}."
+            lead = "Interference from outside the training"
+            clauses = [cause, effect] if effect else [cause]
         if self.slowed_rank is not None:
-            title = f"{title.removesuffix('.')}; rank {self.slowed_rank} is slowed by it."
+            clauses.append(f"rank {self.slowed_rank} is slowed by it")
         traced = "" if self.windows is None else f" {hit_windows(self.windows)}."
         more = ""
         if self.num_others:
@@ -49,7 +51,7 @@ class Disturbed(FindingFacts, frozen=True, kw_only=True):
             f"Observed: {'; '.join(self.evidence)}.{traced}{more} "
             "Compare with other runs only after a run without interference."
         )
-        return FindingText(title, detail, WORDS[self.kind].remedy)
+        return FindingText(f"{lead}: {'; '.join(clauses)}.", detail, WORDS[self.kind].remedy, lead)
 
 
 def hit_windows(windows: tuple[int, ...]) -> str:
@@ -91,11 +93,12 @@ class Oversubscribed(FindingFacts, frozen=True, kw_only=True):
             if self.wait_ratio is not None
             else "How long they wait for a CPU was not measured."
         )
+        lead = "CPU oversubscription"
         return FindingText(
-            f"CPU oversubscription: {ranks} share {self.where}{where} ({self.cpus:g} "
-            f"{plural('CPU', self.cpus)}).",
+            f"{lead}: {ranks} share {self.where}{where} ({self.cpus:g} {plural('CPU', self.cpus)}).",
             " ".join(filter(None, (self._main_thread(), waited, _beside(self.others_cpus)))),
             _fewer_threads(self.num_ranks, self.cpus, training_advice(self.framework).threads),
+            lead,
         )
 
     def _main_thread(self) -> str:

@@ -45,4 +45,5 @@ class PageFaultChurn(FindingFacts, frozen=True, kw_only=True):
             "MALLOC_TRIM_THRESHOLD_=536870912 and MALLOC_TOP_PAD_=67108864 together (one of them alone turns "
             "off glibc's own adjustment and can make it worse), or preload jemalloc or tcmalloc, which also "
             "keep tensors beyond 32 MiB.",
+            lead,
         )

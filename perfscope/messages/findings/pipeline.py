@@ -22,12 +22,14 @@ class UnequalStages(FindingFacts, frozen=True, kw_only=True):
 
     def text(self, subject: Subject) -> FindingText:
         times = f"{self.slowest_ns / max(self.fastest_ns, 1):.2g} times"
+        lead = "Pipeline stages are unequal"
         return FindingText(
-            f"Pipeline stages are unequal: stage {self.slowest} computes {times} as long as stage "
+            f"{lead}: stage {self.slowest} computes {times} as long as stage "
             f"{self.fastest}, {format_ns(self.slowest_ns)} per step.",
             f"That is {self.relative:.2f} times the mean stage. Because stages take unequal time, ranks wait "
             f"{format_ns(self.imbalance_ns)} per step on average.{predicted(self.prediction)}",
             f"Move layers from stage {self.slowest} to stage {self.fastest}.",
+            lead,
         )
 
 

@@ -140,21 +140,22 @@ class Imbalance(FindingFacts, frozen=True, kw_only=True):
 
     def text(self, subject: Subject) -> FindingText:
         if self.worst_rank is not None:
+            lead = "Load imbalance"
             title = (
-                f"Load imbalance: rank {self.worst_rank} is busy {format_ns(self.worst_ns)} per step, ranks "
+                f"{lead}: rank {self.worst_rank} is busy {format_ns(self.worst_ns)} per step, ranks "
                 f"on average {format_ns(self.mean_ns)}; balanced work would save "
                 f"{format_ratio(self.gain_ratio)} of the step."
             )
             detail = "Busy is computation, optimizer and input."
             action = "Distribute the work evenly: give less busy ranks a larger share."
         else:
+            lead = "Ranks take turns at being slow"
             title = (
-                "Ranks take turns at being slow: equal computation in every step would save "
-                f"{format_ratio(self.gain_ratio)} of it."
+                f"{lead}: equal computation in every step would save {format_ratio(self.gain_ratio)} of it."
             )
             detail = "No rank is slower than the others over all traced steps."
             action = "Look for work that varies: sample lengths, caches, other processes, clocks."
-        return FindingText(title, detail + predicted(self.prediction), action)
+        return FindingText(title, detail + predicted(self.prediction), action, lead)
 
 
 class ServerBound(FindingFacts, frozen=True, kw_only=True):
@@ -187,4 +188,5 @@ class ServerBound(FindingFacts, frozen=True, kw_only=True):
             f"counted.{served}",
             "Give each server fewer workers or a part of the weights (several servers), make the update "
             "cheaper, take more local steps between exchanges, or send less (compression).",
+            lead,
         )

@@ -27,16 +27,17 @@ class ComputeBound(FindingFacts, frozen=True, kw_only=True):
 
     def text(self, subject: Subject) -> FindingText:
         advice, cost = training_advice(self.framework), self.compute.part_ns
-        title = f"Compute-bound: {of_step(self.compute)} is spent {advice.busy}"
+        lead = "Compute-bound"
+        title = f"{lead}: {of_step(self.compute)} is spent {advice.busy}"
         layer_ns = self.forward_ns + self.backward_ns
         if self.layer is None:
-            return FindingText(f"{title}.", advice.unnamed, advice.heavy_unnamed)
+            return FindingText(f"{title}.", advice.unnamed, advice.heavy_unnamed, lead)
         if not self.stands_out:
             detail = (
                 f"No layer dominates: the largest, {self.layer}, has {format_ratio(layer_ns / cost)} of the "
                 f"computation ({format_ns(layer_ns)}), all of them {format_ratio(self.layers_ns / cost)}."
             )
-            return FindingText(f"{title}.", detail, advice.heavy_unnamed)
+            return FindingText(f"{title}.", detail, advice.heavy_unnamed, lead)
         if layer_ns > cost / 2:
             title += f", most of it in layer {self.layer} ({format_ns(layer_ns)})"
         else:
@@ -47,7 +48,7 @@ class ComputeBound(FindingFacts, frozen=True, kw_only=True):
             time = f"{format_ns(self.forward_ns)} forward and {format_ns(self.backward_ns)} backward"
         share = format_ratio(layer_ns / cost)
         detail = f"Layer {self.layer}{module_type} takes {time} per step, {share} of the computation."
-        return FindingText(f"{title}.", detail, advice.heavy)
+        return FindingText(f"{title}.", detail, advice.heavy, lead)
 
 
 class CopyBound(FindingFacts, frozen=True, kw_only=True):
@@ -76,6 +77,7 @@ class InputBound(FindingFacts, frozen=True, kw_only=True):
             f"{lead}: for {of_step(self.input_wait)} the {advice.work} waits for the {advice.loader}.",
             f"Rank {subject.rank} waits longest: {format_ns(self.worst_ns)} per step.",
             advice.faster_input,
+            lead,
         )
 
 
@@ -105,6 +107,7 @@ class OptimizerBound(FindingFacts, frozen=True, kw_only=True):
             f"{lead}: {of_step(self.optimizer)} is spent inside the optimizer's step.",
             "The time grows with the number of parameters, not with the batch.",
             training_advice(self.framework).quicker_update,
+            lead,
         )
 
 
@@ -122,6 +125,7 @@ class LaunchBound(FindingFacts, frozen=True, kw_only=True):
             "operators and launches.",
             f"The device is idle for {format_ns(self.idle_ns)} per step in all.",
             training_advice(self.framework).fewer_launches,
+            lead,
         )
 
 
@@ -170,6 +174,7 @@ class HostBlocked(FindingFacts, frozen=True, kw_only=True):
             f"the host is in {call.name}.",
             f"{counted(call.calls, 'call')} of {call.name}{per} cover idle time of the device{where}.",
             _BLOCKED_ADVICE[call.kind],
+            lead,
         )
 
 
@@ -191,6 +196,7 @@ class Preempted(FindingFacts, frozen=True, kw_only=True):
             "run while another thread had its CPU, so the idle time may not come from the training code.",
             "Repeat the run on an idle machine, or give each rank its own CPUs (fewer threads, binding), "
             "before you look for gaps in the code.",
+            lead,
         )
 
 
@@ -206,4 +212,5 @@ class IdleBound(FindingFacts, frozen=True, kw_only=True):
             f"{lead}: for {of_step(self.idle)} {_nothing_runs(self.on_device)}.",
             advice.gaps,
             advice.shorter_gaps,
+            lead,
         )

@@ -16,6 +16,7 @@ class FindingText(NamedTuple):
     title: str  # one sentence with figures
     detail: str  # evidence, in sentences
     action: str  # what to do about it
+    heading: str = ""  # what the title says before its figures; "": the title is not divided
 
 
 class Subject(Struct, frozen=True, kw_only=True):

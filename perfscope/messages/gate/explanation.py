@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from perfscope.messages.lists import counted
+from perfscope.messages.sentences import clause
 from perfscope.units import format_bytes, format_ns, format_ratio
 
 PARTS = {
@@ -131,7 +132,7 @@ def moved_within(step: str, change: str, moves: Sequence[str], *, is_certain: bo
 
 def surroundings_headline(step: str, change: str, differences: Sequence[str]) -> str:
     """`differences`: of `difference`."""
-    listed = "; ".join(difference.rstrip(".") for difference in differences)
+    listed = "; ".join(clause(difference) for difference in differences)
     return (
         f"The {step} takes {change}, and the surroundings differ: {listed}. "
         "Look at these before blaming code."

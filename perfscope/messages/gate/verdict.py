@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from perfscope.messages.lists import counted
+from perfscope.messages.sentences import clause
 from perfscope.units import format_ns
 
 FIELDS = {  # of a fingerprint
@@ -208,7 +209,7 @@ def another_day(base: str, head: str) -> str:
 
 
 def disturbance_not_known(num: int, num_runs: int, why: str) -> str:
-    return f"Whether something disturbed {num} of {num_runs} runs is not known: {why.rstrip('.')}."
+    return f"Whether something disturbed {num} of {num_runs} runs is not known: {clause(why)}."
 
 
 def runs_failed(num: int, num_runs: int, label: str, why: str) -> str:

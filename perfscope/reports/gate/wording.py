@@ -25,7 +25,7 @@ from perfscope.gate.results import (
 )
 from perfscope.messages.gate.verdict import fingerprint_words
 from perfscope.messages.lists import counted, first_of
-from perfscope.messages.sentences import capital
+from perfscope.messages.sentences import capital, clause
 from perfscope.reports.display import visible
 
 NAME, SENTENCE = 120, 400  # characters of a name and of a sentence that are shown
@@ -229,9 +229,7 @@ def remarks_of(result: CheckResult) -> list[str]:
     verdicts = judged(result)
     for verdict in verdicts:
         if verdict.reason and verdict.reason not in headline_text:
-            by_sentence.setdefault(sentence(verdict.reason).rstrip("."), []).append(
-                shown(verdict.metric.title)
-            )
+            by_sentence.setdefault(clause(sentence(verdict.reason)), []).append(shown(verdict.metric.title))
     return [
         f"{'Every metric' if len(titles) == len(verdicts) > 1 else '; '.join(titles)}: {reason}."
         for reason, titles in by_sentence.items()
@@ -323,7 +321,7 @@ def rule_sentence(result: CheckResult) -> str:
             f"with p below {result.alpha:g}."
         )
     if result.stopped:
-        parts.append(f"Stopped early: {sentence(result.stopped).rstrip('.')}.")
+        parts.append(f"Stopped early: {clause(sentence(result.stopped))}.")
     return " ".join(parts)
 
 

@@ -13,7 +13,7 @@ from perfscope.gate.records import PARTS, RunFigures
 from perfscope.gate.results import Difference, Moved
 from perfscope.gate.trend import LevelChange, Trend, short_commit
 from perfscope.messages.lists import counted, first_of
-from perfscope.messages.sentences import capital, in_sentence
+from perfscope.messages.sentences import capital, clause, in_sentence
 from perfscope.reports.display import visible
 from perfscope.reports.values import Unit, format_value
 
@@ -183,7 +183,7 @@ def action(trend: Trend) -> str:
         return ""
     weighty = [difference for difference in around(change) if difference.weighty]
     if weighty:
-        changed = first_of((visible(difference.text, 160).rstrip(".") for difference in weighty), 1)
+        changed = first_of((clause(visible(difference.text, 160)) for difference in weighty), 1)
         return f"First look at what else changed there: {changed}."
     if change.same_commit:
         return "Both levels are of one commit: look for the cause around the code, not in it."

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 from perfscope import units
 from perfscope.analysis.results import Finding, RunAnalysis
 from perfscope.messages.findings import SYMPTOMS
+from perfscope.messages.sentences import clause
 from perfscope.reports.display import visible
 from perfscope.reports.model import FindingCard, FindingList, Section
 from perfscope.reports.sections.steps import scope_of
@@ -47,7 +48,7 @@ def _card(finding: Finding, short: str, *, is_verdict: bool) -> FindingCard:
         ("collective", finding.collective),
     )
     where = " · ".join(f"{word} {visible(value)}" for word, value in locations if value is not None)
-    title, detail, action = (visible(text, LONGEST_SENTENCE) for text in finding.text)
+    title, detail, action, heading = (visible(text, LONGEST_SENTENCE) for text in finding.text)
     return FindingCard(
         slug=finding.id.value,
         title=title,
@@ -58,6 +59,7 @@ def _card(finding: Finding, short: str, *, is_verdict: bool) -> FindingCard:
         gain_ratio=finding.gain_ratio,
         where=where,
         is_verdict=is_verdict,
+        heading=heading or clause(title),
         confidence="" if finding.confidence is None else finding.confidence.sentence,
     )
 

@@ -9,6 +9,7 @@ from perfscope.analysis.machine.results import Ceiling, Disturbance, MachineAnal
 from perfscope.analysis.results import RunAnalysis
 from perfscope.messages.disturbances import WORDS
 from perfscope.messages.lists import counted
+from perfscope.messages.sentences import clause
 from perfscope.reports.display import beginning, visible
 from perfscope.reports.model import Block, Column, KeyFigure, Note, Section, Table, Unit, Value
 from perfscope.reports.sections.links import paths_table
@@ -31,9 +32,9 @@ def machine_section(analysis: RunAnalysis) -> Section | None:
     machine = analysis.machine
     if machine is None:
         return None
-    text = _verdict_text(machine)
-    if machine.clean is False and machine.disturbances:  # the notice has the rest, and so has the table
-        text = ". ".join(text.split(". ")[:2]).rstrip(".") + "."
+    # The notice has the rest of it, and so has the table.
+    is_summed_up = machine.disturbed_summary != "" and len(machine.disturbances) > 0
+    text = _verdict_text(machine, machine.disturbed_summary if is_summed_up else machine.clean_reason)
     blocks: list[Block] = [Note(text=text, tone=_tone(machine))]
     if machine.disturbances:
         blocks.append(_disturbance_table(machine))
@@ -56,14 +57,13 @@ def _tone(machine: MachineAnalysis) -> str:
     return {True: "good", False: "caution", None: "plain"}[machine.clean]
 
 
-def _verdict_text(machine: MachineAnalysis) -> str:
-    reason = visible(machine.clean_reason, LONGEST_SENTENCE)
+def _verdict_text(machine: MachineAnalysis, reason: str) -> str:
     head = {
         True: "Undisturbed run.",
         False: "Disturbed run.",
         None: "Whether the run was disturbed is not known.",
     }[machine.clean]
-    return f"{head} {reason}".strip()
+    return f"{head} {visible(reason, LONGEST_SENTENCE)}".strip()
 
 
 def machine_notices(analysis: RunAnalysis) -> tuple[Note, ...]:
@@ -71,7 +71,8 @@ def machine_notices(analysis: RunAnalysis) -> tuple[Note, ...]:
     machine = analysis.machine
     if machine is None or machine.clean is not False:
         return ()
-    sentences = (_verdict_text(machine), TRACED_WORDS[machine.traced_disturbed], "See “Machine”.")
+    verdict = _verdict_text(machine, machine.clean_reason)
+    sentences = (verdict, TRACED_WORDS[machine.traced_disturbed], "See “Machine”.")
     return (Note(text=" ".join(filter(None, sentences)), tone="caution"),)
 
 
@@ -95,9 +96,7 @@ def _tile_note(disturbance: Disturbance) -> str:
     kind = WORDS[disturbance.kind].label
     lasted = units.format_ns(disturbance.end_ns - disturbance.start_ns)
     taken = f"{kind}: {units.format_ratio(disturbance.severity, 0)} for {lasted}"
-    seen = (
-        visible(disturbance.evidence[0].partition(" (")[0], LONGEST_SENTENCE) if disturbance.evidence else ""
-    )
+    seen = visible(next(iter(disturbance.names or disturbance.evidence), ""), LONGEST_SENTENCE)
     return beginning(", ".join(filter(None, (taken, seen))), LONGEST_TILE)
 
 
@@ -179,7 +178,7 @@ def _what(disturbance: Disturbance) -> str:
     """The sentence, and under the same heading what was seen: a column of its own would not fit a page."""
     title = visible(disturbance.title, LONGEST_SENTENCE)
     seen = _evidence(disturbance)
-    return f"{title.rstrip('.')}: {seen}" if seen else title
+    return f"{clause(title)}: {seen}" if seen else title
 
 
 def _windows_hit(machine: MachineAnalysis, disturbance: Disturbance) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from perfscope.messages.sentences import clause
 from perfscope.runners.compression.registry import COMPRESSIONS, OTHER_MODIFIERS
 from perfscope.runners.mesh import Mesh
 from perfscope.runners.schemes.base import Scheme
@@ -56,7 +57,7 @@ def result_words(scheme: type[Scheme]) -> str:
         text = "equal to serial training's, up to rounding"
         return f"{text}; {scheme.criterion}" if scheme.criterion else text
     repeat = "the same in every run" if scheme.deterministic else "different from run to run"
-    return f"{scheme.criterion.rstrip('.') or 'not those of serial training'}; {repeat}"
+    return f"{clause(scheme.criterion) or 'not those of serial training'}; {repeat}"
 
 
 def mesh_words(scheme: type[Scheme]) -> str:

@@ -392,6 +392,7 @@ def synthetic_findings() -> tuple[Finding, ...]:
             "for input, the other ranks 0.18 ms.",
             "Give rank 3's data loader more workers or a faster file system, and look at what else "
             "runs on its cores.",
+            "Rank 3 holds the others up",
             gain_ns=1_770 * US,
             gain_ratio=0.065,
             rank=3,

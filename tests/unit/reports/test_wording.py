@@ -83,7 +83,7 @@ def test_a_disturbance_stands_beside_what_it_did_to_the_steps() -> None:
 
 
 def test_the_machine_tile_is_short_and_whole_in_the_text() -> None:
-    long = structs.replace(vm().disturbances[0], evidence=("some process with a name " * 20,))
+    long = structs.replace(vm().disturbances[0], names=("some process with a name " * 20,))
     report = build_report(with_machine(vm(disturbances=(long,))), None)
     tile = next(figure for figure in report.figures if figure.id == "machine")
     assert tile.note.startswith("other processes: 95 % for 3.00 s, some process with")
