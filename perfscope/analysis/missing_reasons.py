@@ -17,7 +17,7 @@ from perfscope.analysis.results import RankResult
 from perfscope.analysis.source import DroppedInput, RunSource
 from perfscope.messages import files
 from perfscope.messages.missing import cause_text
-from perfscope.messages.windows import no_window_cure, no_window_reason, probe_error
+from perfscope.messages.windows import no_window_reason, probe_error
 from perfscope.rundir import layout
 from perfscope.rundir.old_words import missing_figure_of, note_kind, notes_of
 from perfscope.rundir.records import RankRecord, RunRecord
@@ -51,11 +51,6 @@ class NoWindow(Struct, frozen=True, kw_only=True):
     def reason(self) -> str:
         """A clause."""
         return no_window_reason(self.cause, self.num_steps, self.recorded)
-
-    @property
-    def cure(self) -> str:
-        """What would give a window, a sentence."""
-        return no_window_cure(self.cause, self.framework)
 
 
 def why_cut_short(run: RunRecord) -> str:

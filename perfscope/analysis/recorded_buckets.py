@@ -21,7 +21,6 @@ from perfscope.analysis.spans import BACKWARD, Mask, Spans, whole_numbers, words
 
 _ACCUMULATE = "torch::autograd::AccumulateGrad"
 _REDUCE = "c10d::allreduce_"
-_GRADIENT, _REDUCTION = 0, 1
 _Gradients = list[tuple[int, int]]  # layer (-1 = not known), bytes
 
 

@@ -7,7 +7,7 @@ key.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -138,9 +138,6 @@ class ToolTable:
     """[tool.perfscope]."""
 
     check: CheckTable | None = None
-
-
-KEYS, METRIC_KEYS = (tuple(item.name for item in fields(table)) for table in (CheckTable, MetricTable))
 
 
 def load_settings(folder: Path, file: Path | None = None) -> Settings:

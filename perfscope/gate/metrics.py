@@ -15,7 +15,6 @@ from perfscope.messages.gate.metrics import HINTS, TITLES
 Direction = Literal["lower", "higher"]  # which is better
 Severity = Literal["error", "warn", "off"]
 Scale = Literal["itself", "step"]
-SEVERITIES: tuple[Severity, ...] = ("error", "warn", "off")
 DECIDES = "step_p10"
 
 

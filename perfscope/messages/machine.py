@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from perfscope.messages.lists import counted, joined, plural
 from perfscope.messages.sentences import capital, clause
 from perfscope.units import format_ns, format_ratio
+from perfscope.vocabulary.ceilings import CEILING_TITLES, CeilingKind
 
 # -- the verdict -----------------------------------------------------------------------------------------
 
@@ -119,6 +120,26 @@ CEILINGS_OFF_OR_FAILED = "its ceilings were not measured (`--ceilings off`, or i
 CEILINGS_NOT_WRITTEN = "its ceilings were not written: perfscope was stopped while it measured, or could not"
 CEILINGS_NOT_MEASURED = "its ceilings were not measured"
 NOT_MEASURED_HERE = "it was not measured on this host"
+
+
+def ceiling_title(kind: str) -> str:
+    """``STREAM triad``; a kind of another version in its own word."""
+    try:
+        return CEILING_TITLES[CeilingKind(kind)]
+    except ValueError:
+        return kind
+
+
+def ceiling_note(spread_ratio: float | None, pressure_ratio: float | None) -> str:
+    """Why a measured ceiling may be wrong; "": no reason.
+
+    Args:
+        spread_ratio: how far apart its repetitions are, where that is far.
+        pressure_ratio: as `measured_under_pressure` takes it, where it is high.
+    """
+    notes = [f"repetitions differ by {format_ratio(spread_ratio, 0)}"] if spread_ratio is not None else []
+    notes += [measured_under_pressure(pressure_ratio)] if pressure_ratio is not None else []
+    return "; ".join(notes)
 
 
 def measured_under_pressure(ratio: float) -> str:

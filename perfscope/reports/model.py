@@ -32,9 +32,6 @@ if TYPE_CHECKING:
     from perfscope.analysis.critical.results import CriticalPath
     from perfscope.analysis.timeline_extract import TimelineExtract
 
-# Of heat tables, best to worst. Blue against orange, each darker the farther from the middle.
-HEAT_TONES = ("good3", "good2", "good1", "bad1", "bad2", "bad3")
-
 
 class Column(Struct, frozen=True, kw_only=True):
     """One column of a Table.

@@ -14,7 +14,7 @@ class MeasuredCeiling(Record, frozen=True):
     """A peak that was measured.
 
     Attributes:
-        kind: stream_triad, gemm, device_copy, device_gemm.
+        kind: of CeilingKind; another version's may be none of them.
         device: "cpu" or "cuda:0"; None = "cpu".
         node: NUMA node; None = all of them together.
         threads: that measured it.
@@ -50,8 +50,12 @@ class TheoreticalCeiling(Record, frozen=True):
 
 
 class MissingCeiling(Record, frozen=True):
-    """A peak that was not measured, and why."""
+    """A peak that was not measured, and why.
 
+    `kind`: of CeilingKind; None: all of them, or recorded by an earlier version, which wrote `what` only.
+    """
+
+    kind: str | None = None
     what: str = ""
     reason: str = ""
 

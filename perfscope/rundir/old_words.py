@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import zip_longest
 
 from perfscope.rundir.records import RankRecord
+from perfscope.vocabulary.ceilings import CEILING_TITLES, CeilingKind
 from perfscope.vocabulary.figures import Figure
 from perfscope.vocabulary.notes import NO_COUNTERS_OF_HOST, NoteKind
 from perfscope.vocabulary.traffic import ScalesWith
@@ -43,6 +44,19 @@ def scales_with(code: object, what: object) -> ScalesWith | None:
     except ValueError:
         parts = ((scaling, part) for scaling, fragments in _TRAFFIC.items() for part in fragments)
         return next((scaling for scaling, part in parts if part in str(what)), None)
+
+
+def ceiling_kind(code: object, what: str) -> CeilingKind | None:
+    """Of a peak that was not measured; None: of no single kind.
+
+    Args:
+        code: its `kind`, where it has one.
+        what: the peak in words: ``STREAM triad, node 0``.
+    """
+    try:
+        return CeilingKind(code)
+    except ValueError:
+        return next((kind for kind, title in CEILING_TITLES.items() if what.startswith(title)), None)
 
 
 def missing_figure_of(code: object, what: str) -> Figure:

@@ -325,11 +325,6 @@ def decode_run(document: Document) -> tuple[RunRecord, tuple[str, ...]]:
     return decode_record(RunRecord, kept)
 
 
-def run_record(document: Document) -> RunRecord:
-    """run.json, where a wrong type is of no account to the caller."""
-    return decode_run(document)[0]
-
-
 def rank_record(document: Mapping[str, object]) -> RankRecord:
     """rank.json, where a wrong type is of no account to the caller."""
     return read_as(RankRecord, document)

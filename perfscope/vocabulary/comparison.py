@@ -42,6 +42,18 @@ class ProblemKind(str, Enum):
     NO_MODE = "no_mode"
 
 
+class StudyPart(str, Enum):
+    """What of a comparison a problem affects. The value is the code in the JSON report."""
+
+    EVERYTHING = "everything"
+    SCALING = "scaling"
+    SCHEMES = "schemes"
+    DIFF = "diff"
+    EFFICIENCY = "efficiency"
+    FRAMEWORKS = "frameworks"
+    COMPOSITION = "composition"
+
+
 class CannotTell(str, Enum):
     """Why what was measured says nothing of how runs compare. The value is the code in the JSON report."""
 

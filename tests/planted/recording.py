@@ -10,13 +10,14 @@ import pyarrow as pa
 
 from perfscope.analysis.source import Document
 from perfscope.rundir.host_records import TopologyRecord, with_document
-from perfscope.rundir.records import LayersRecord, RankRecord, rank_record, run_record
+from perfscope.rundir.records import LayersRecord, RankRecord, rank_record
 from perfscope.rundir.samples import HostSamples, SampleFact, SampleSeries
 from perfscope.rundir.schema import STEPS, TIMELINE
 from perfscope.rundir.scheme_records import BenchRecord
 from perfscope.rundir.typed import decode_record, read_as
 from perfscope.rundir.window_records import ProbeError, WindowSummary
 from tests.planted.emulate import BACKEND, COMM_STREAM, MAIN, STREAM, Job, Played
+from tests.support.records import run_record
 
 SECOND = 1_000_000_000
 EPOCH = 1_780_000_000 * SECOND

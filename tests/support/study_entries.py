@@ -19,10 +19,11 @@ from perfscope.analysis.results import (
     RunAnalysis,
 )
 from perfscope.analysis.study.results import PARTS, RunEntry
-from perfscope.rundir.records import rank_record, run_record
+from perfscope.rundir.records import rank_record
 from perfscope.rundir.scheme_records import BenchRecord
 from perfscope.rundir.typed import read_as
 from perfscope.vocabulary.findings import FindingKind
+from tests.support.records import run_record
 from tests.support.stated_finding import stated
 from tests.support.synthetic_topology import topology_record
 

@@ -36,7 +36,7 @@ from perfscope.analysis.study.results import (
     Turn,
 )
 from perfscope.vocabulary.causes import Cause
-from perfscope.vocabulary.comparison import ProblemKind
+from perfscope.vocabulary.comparison import ProblemKind, StudyPart
 from perfscope.vocabulary.efficiency import PopFactor
 from perfscope.vocabulary.figures import Figure
 
@@ -264,7 +264,7 @@ def scheme_study(num_repeats: int = 3) -> StudyAnalysis:
                 id=ProblemKind.SUPERLINEAR,
                 text="1 of 12 runs was disturbed by another program.",
                 runs=("dp.ddp-r1",),
-                affects="schemes",
+                affects=(StudyPart.SCHEMES,),
             ),
         ),
         missing=(
@@ -499,7 +499,7 @@ def diff_study() -> StudyAnalysis:
                 id=ProblemKind.OTHER_MACHINE,
                 text="before ran on EPYC 7543, after on Xeon 8358: speeds are the machines'.",
                 runs=("before", "after"),
-                affects="diff",
+                affects=(StudyPart.DIFF,),
             ),
         ),
     )

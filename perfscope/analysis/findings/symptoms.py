@@ -10,7 +10,7 @@ explains as much as it takes of the traced steps that the finding is drawn from,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -29,8 +29,6 @@ EXPLAINS = 0.5  # of the symptom's gain that the cause must cost, and of a rank'
 CLEARLY = 2.0  # times the symptom's gain, where the figures say nothing else of it
 SEVERE = 0.25  # of the step that threads wait for a CPU: computation takes longer by it, too
 MOSTLY = 0.5  # of the communication that must be waiting for ranks
-
-_Explains = Callable[[Evidence, Finding, Finding], bool]  # (evidence, cause, finding)
 
 
 def with_symptoms(evidence: Evidence, findings: Sequence[Finding]) -> tuple[Finding, ...]:

@@ -134,13 +134,12 @@ def analyze_machine(source: RunSource, training: Training) -> tuple[MachineAnaly
     own_bounds = {
         host.name: tuple((window.window, *window.on(host.name)) for window in windows) for host in hosts.hosts
     }
-    disturbances = [disturbance for look in hosts.looks for disturbance in look.disturbances]
-    effects = with_effects(disturbances, hosts.sampled, own_bounds)
+    seen = [disturbance for look in hosts.looks for disturbance in look.disturbances]
+    effects = with_effects(seen, hosts.sampled, own_bounds)
     verdict = judge(hosts.looks, effects.disturbances, len(windows))
-    num_hosts = len({record.host for record in source.rank_records.values()})
-    per_sample, no_energy = joules_per_sample(
-        hosts.energy, max(num_hosts, 1), _num_samples(training), hosts.no_energy
-    )
+    num_hosts = max(1, len({record.host for record in source.rank_records.values()}))
+    num_samples = _num_samples(training)
+    per_sample, no_energy = joules_per_sample(hosts.energy, num_hosts, num_samples, hosts.no_energy)
     on_wire = wire(hosts.sampled, training.calls, windows, _job(source))
     missing = [*hosts.missing, *_missing(source, training, hosts, no_energy, on_wire)]
     machine = MachineAnalysis(

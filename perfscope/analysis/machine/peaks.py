@@ -10,10 +10,9 @@ from perfscope.analysis.machine.host import Host
 from perfscope.analysis.machine.results import Ceiling
 from perfscope.messages import machine as texts
 from perfscope.rundir.host_records import CeilingsRecord, MeasuredCeiling, TheoreticalCeiling
-from perfscope.units import format_ratio
+from perfscope.rundir.old_words import ceiling_kind
+from perfscope.vocabulary.ceilings import DRAM, CeilingKind
 
-TRIAD, GEMM, DEVICE_COPY, DEVICE_GEMM = "stream_triad", "gemm", "device_copy", "device_gemm"
-_WORDS = {TRIAD: "STREAM triad", GEMM: "GEMM", DEVICE_COPY: "device copy", DEVICE_GEMM: "device GEMM"}
 _WIDE_SPREAD = 0.1
 _PRESSED = 0.1  # CPUs waited for in this share of the time: the ceiling may be too low
 MEASURED = "measured"
@@ -41,7 +40,7 @@ def thread_memory_peak(host: Host, threads: int) -> Peak | None:
     values = [
         row.value
         for row in host.ceilings.entries
-        if row.kind == TRIAD
+        if row.kind == CeilingKind.TRIAD
         and row.threads == threads
         and (row.node is None or not with_cpus or row.node in with_cpus)
     ]
@@ -53,7 +52,7 @@ def memory_peak(host: Host, nodes: Iterable[int] | None = None) -> Peak | None:
 
     The triad's figure counts 24 bytes per element; with reads for ownership counters see a third more.
     """
-    triads = [row for row in host.ceilings.entries if row.kind == TRIAD]
+    triads = [row for row in host.ceilings.entries if row.kind == CeilingKind.TRIAD]
     if nodes is None:
         node_rows = [row.value for row in triads if row.node is None]
         if any(node_rows):
@@ -74,7 +73,7 @@ def memory_peak(host: Host, nodes: Iterable[int] | None = None) -> Peak | None:
 
 def flops_peaks(host: Host, gpu: int | None, threads: int | None = None) -> dict[str, Peak]:
     """dtype -> the best measured GEMM of the host's CPUs (with so many threads), or of one GPU."""
-    kind = GEMM if gpu is None else DEVICE_GEMM
+    kind = CeilingKind.GEMM if gpu is None else CeilingKind.DEVICE_GEMM
     best: dict[str, Peak] = {}
     for row in host.ceilings.entries:
         if row.kind != kind or (gpu is not None and row.device != f"cuda:{gpu}"):
@@ -89,22 +88,24 @@ def flops_peaks(host: Host, gpu: int | None, threads: int | None = None) -> dict
 
 def most_threads(host: Host) -> int | None:
     """Threads of the widest measurement on the host's CPUs."""
-    rows = [row for row in host.ceilings.entries if row.kind in (TRIAD, GEMM)]
+    rows = [row for row in host.ceilings.entries if row.kind in (CeilingKind.TRIAD, CeilingKind.GEMM)]
     return max((row.threads for row in rows if row.threads is not None), default=None)
 
 
 def device_memory_peak(host: Host, gpu: int) -> Peak | None:
     """The best measured copy on one GPU, bytes read and written together."""
     values = [
-        row.value for row in host.ceilings.entries if row.kind == DEVICE_COPY and row.device == f"cuda:{gpu}"
+        row.value
+        for row in host.ceilings.entries
+        if row.kind == CeilingKind.DEVICE_COPY and row.device == f"cuda:{gpu}"
     ]
     return Peak(value=max(values), source=MEASURED) if any(values) else None
 
 
-def why_missing(host: Host, what: str) -> str:
+def why_missing(host: Host, kind: CeilingKind) -> str:
     """Why ceilings.json has no such entry, in its own words."""
     for row in host.ceilings.missing:
-        if what.lower() in row.what.lower():
+        if ceiling_kind(row.kind, row.what) is kind:
             return row.reason or "not measured"
     if host.ceilings.is_empty:
         return host.no_ceilings or texts.CEILINGS_NOT_MEASURED
@@ -113,34 +114,31 @@ def why_missing(host: Host, what: str) -> str:
 
 def _sheet(host: Host, unit: str) -> Peak | None:
     """What the theoretical peaks add up to, of one unit; DRAM of several sockets is added."""
-    rows = [row for row in host.ceilings.theoretical if row.unit == unit]
-    rows = [row for row in rows if "dram" in row.what.lower()]
-    rows = [row for row in rows if "gpu" not in row.where.lower()]
+    rows = [row for row in host.ceilings.theoretical if row.unit == unit and row.what == DRAM]
     total = sum(row.value for row in rows)
     return Peak(value=total, source=f"theoretical: {rows[0].source or 'not named'}") if total else None
 
 
-def _measured(host: str, row: MeasuredCeiling, pressed: str) -> Ceiling:
+def _measured(host: str, row: MeasuredCeiling, pressed: float | None) -> Ceiling:
     spread, dtype = row.spread_ratio, row.dtype or None
     where = "all nodes" if row.node is None else f"node {row.node}"
     if not row.is_of_cpus:
         where = f"GPU {(row.device or '').partition(':')[2] or 0}"
-    notes = []
-    if spread is not None and spread > _WIDE_SPREAD:
-        notes.append(f"repetitions differ by {format_ratio(spread, 0)}")
-    if pressed and row.is_of_cpus:
-        notes.append(pressed)
-    word = _WORDS.get(row.kind, row.kind)
+    wide_spread = spread if spread is not None and spread > _WIDE_SPREAD else None
+    pressure = pressed if row.is_of_cpus else None
+    title = texts.ceiling_title(row.kind)
     return Ceiling(
         host=host,
-        what=f"{word} {dtype}" if dtype and word.endswith("GEMM") else word,
+        what=f"{title} {dtype}" if dtype else title,
         where=where,
         threads=row.threads,
         value=row.value,
         unit=row.unit,
         dtype=dtype,
         source=MEASURED,
-        note="; ".join(notes),
+        note=texts.ceiling_note(wide_spread, pressure),
+        spread_ratio=wide_spread,
+        pressure_ratio=pressure,
     )
 
 
@@ -157,8 +155,7 @@ def _theoretical(host: str, row: TheoreticalCeiling) -> Ceiling:
     )
 
 
-def _pressure(record: CeilingsRecord) -> str:
+def _pressure(record: CeilingsRecord) -> float | None:
+    """None: none worth a note."""
     ratio = record.pressure.cpu_some_ratio
-    if ratio is None or ratio < _PRESSED:
-        return ""
-    return texts.measured_under_pressure(ratio)
+    return None if ratio is None or ratio < _PRESSED else ratio

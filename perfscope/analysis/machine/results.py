@@ -57,6 +57,8 @@ class Ceiling(Struct, frozen=True, kw_only=True):
     dtype: str | None  # of arithmetic; None: bandwidth
     source: str  # "measured", or "theoretical: ..."
     note: str = ""  # spread over repetitions, pressure while it was measured
+    spread_ratio: float | None = None  # how far apart the repetitions are, where that is far
+    pressure_ratio: float | None = None  # CPU pressure while it was measured, where that is high
 
 
 class RooflinePoint(Struct, frozen=True, kw_only=True):

@@ -37,6 +37,7 @@ from perfscope.analysis.missing import Missing, missing_figure
 from perfscope.analysis.results import LayerResult
 from perfscope.messages.lists import counted
 from perfscope.vocabulary.causes import Cause
+from perfscope.vocabulary.ceilings import CeilingKind
 from perfscope.vocabulary.figures import Figure
 
 NEAR = 0.5  # from this share of the attainable on, the roof is what bounds a layer
@@ -105,9 +106,9 @@ def _roofline(host: Host, work: Sequence[LayerWork]) -> tuple[Roofline | None, s
     sharing = max(1, len(host.ranks)) if gpu is None else max(1, round(len(host.ranks) / len(gpus)))
     roofs = _cpu_roofs(host, sharing) if gpu is None else _gpu_roofs(host, gpu, sharing)
     if roofs.memory is None:
-        return None, why_missing(host, "triad" if gpu is None else "copy")
+        return None, why_missing(host, CeilingKind.TRIAD if gpu is None else CeilingKind.DEVICE_COPY)
     if not roofs.flops:
-        return None, why_missing(host, "gemm")
+        return None, why_missing(host, CeilingKind.GEMM if gpu is None else CeilingKind.DEVICE_GEMM)
     dtype = _dtype(roofs.flops, work)
     peak, bandwidth = roofs.flops[dtype].value, roofs.memory.value
     points = tuple(_point(layer_work, peak, bandwidth) for layer_work in work)

@@ -57,9 +57,10 @@ from perfscope.messages.comparison import scaling as scaling_words
 from perfscope.messages.missing import cause_text
 from perfscope.messages.study import named
 from perfscope.vocabulary.causes import Cause
-from perfscope.vocabulary.comparison import ProblemKind
+from perfscope.vocabulary.comparison import ProblemKind, StudyPart
 from perfscope.vocabulary.figures import Figure
 
+_SCALING, _SCHEMES, _DIFF = (StudyPart.SCALING,), (StudyPart.SCHEMES,), (StudyPart.DIFF,)
 _ASKED = (Figure.SCALING, Figure.WINNER)
 _REASONS = 3  # why runs are left out, that are listed
 
@@ -200,8 +201,8 @@ def _compare(
         grouped = [run for run in good if run.group]
         view += _unequal(grouped, grouping) + _schemes(grouped, by, grouping) + _unlabelled(runs, by)
     elif view.diff is None:
-        problems = forbidding_differences(runs, WARN, "everything")
-        view += _View(problems=(*problems, *batch_difference(runs, WARN, "everything")))
+        problems = forbidding_differences(runs, WARN, (StudyPart.EVERYTHING,))
+        view += _View(problems=(*problems, *batch_difference(runs, WARN, (StudyPart.EVERYTHING,))))
     return view + _common(runs, by, is_diff=view.diff is not None)
 
 
@@ -281,15 +282,15 @@ def _diff(
     if asked is not None and pairs[1][0].label == asked.label:
         pairs.reverse()
     by = grouping.may_differ if any(run.group for run in runs) else ""
-    problems = forbidding_differences(runs, REFUSE, "diff", by=by, explained=grouping.explained)
+    problems = forbidding_differences(runs, REFUSE, _DIFF, by=by, explained=grouping.explained)
     if len({run.world_size for run in runs}) == 1:  # of others it is a matter of strong or weak scaling
-        problems += batch_difference(runs, REFUSE, "diff", by=by, explained=grouping.explained)
+        problems += batch_difference(runs, REFUSE, _DIFF, by=by, explained=grouping.explained)
     return _View(diff=run_diff(pairs[0], pairs[1]), problems=problems)
 
 
 def _scaling(runs: Sequence[StudyRun], mode: str | None, asked: StudyRun | None) -> _View:
     scaling, problems = scaling_study(runs, mode, asked)
-    problems = [*problems, *forbidding_differences(runs, REFUSE, "scaling")]
+    problems = [*problems, *forbidding_differences(runs, REFUSE, _SCALING)]
     if scaling is None:
         cause = Cause.SINGLE_RANK_RUNS if runs else Cause.NO_USABLE_RUN
         return _View(problems=problems, missing=[missing_figure(Figure.SCALING, cause, of_series="")])
@@ -301,7 +302,7 @@ def _scaling(runs: Sequence[StudyRun], mode: str | None, asked: StudyRun | None)
             entry = missing_figure(Figure.SCALING, Cause.REFUSED, of_series=of, reason=series.refused)
             missing.append(entry)
             text = scaling_words.not_shown(series.name, series.refused)
-            problems.append(Problem(severity=REFUSE, id=series.refusal, text=text, affects="scaling"))
+            problems.append(Problem(severity=REFUSE, id=series.refusal, text=text, affects=_SCALING))
     return _View(scaling=scaling, problems=problems, missing=missing)
 
 
@@ -316,14 +317,14 @@ def _frameworks(runs: Sequence[StudyRun]) -> _View:
 def _unequal(runs: Sequence[StudyRun], grouping: _Grouping) -> _View:
     """What keeps grouped runs from being compared."""
     by, named_ = grouping.may_differ, grouping.explained
-    problems = [*forbidding_differences(runs, REFUSE, "schemes", by=by, explained=named_)]
+    problems = [*forbidding_differences(runs, REFUSE, _SCHEMES, by=by, explained=named_)]
     if WORLD_SIZE in named_:
-        problems += batch_difference(runs, REFUSE, "schemes", by=by, explained=named_) if runs else []
+        problems += batch_difference(runs, REFUSE, _SCHEMES, by=by, explained=named_) if runs else []
         return _View(problems=problems)
     problems += _unequal_sizes(runs, grouping.by, named_)
     for size in {run.world_size for run in runs}:
         same = [run for run in runs if run.world_size == size]
-        problems += batch_difference(same, REFUSE, "schemes", by=by, explained=named_)
+        problems += batch_difference(same, REFUSE, _SCHEMES, by=by, explained=named_)
     return _View(problems=problems)
 
 
@@ -367,7 +368,7 @@ def _unequal_sizes(runs: Sequence[StudyRun], by: str, named_: Collection[str]) -
             id=ProblemKind.UNEQUAL_WORLD_SIZES,
             text=text,
             runs=tuple(run.label for run in runs),
-            affects="schemes",
+            affects=_SCHEMES,
         )
     ]
 
@@ -378,7 +379,7 @@ def _unlabelled(runs: Sequence[StudyRun], by: str) -> _View:
         return _View()
     text = problem_words.no_value(without, by.removeprefix(LABEL), is_label=by.startswith(LABEL))
     severity = REFUSE if len(runs) - len(without) < 2 else WARN
-    problem = Problem(severity=severity, id=ProblemKind.NO_LABEL, text=text, runs=without, affects="schemes")
+    problem = Problem(severity=severity, id=ProblemKind.NO_LABEL, text=text, runs=without, affects=_SCHEMES)
     return _View(problems=(problem,))
 
 
@@ -398,7 +399,7 @@ def _left_out(lost: Sequence[UnusableRun]) -> list[Problem]:
 
 def _common(runs: Sequence[StudyRun], by: str, *, is_diff: bool) -> _View:
     """What all of the study's figures rest on."""
-    problems = shared_differences(runs, "everything", libraries_of_groups=by == FRAMEWORK)
+    problems = shared_differences(runs, (StudyPart.EVERYTHING,), libraries_of_groups=by == FRAMEWORK)
     commands: dict[str, set[tuple[str, ...]]] = defaultdict(set)
     for run in runs:
         if not run.scheme and not run.framework_run:  # whose commands name temporary files
@@ -418,10 +419,8 @@ def _ordered(problems: Sequence[Problem]) -> tuple[Problem, ...]:
     for problem in problems:
         key = (problem.severity, problem.id, problem.text)
         earlier = distinct.get(key)
-        affects = dict.fromkeys(
-            (earlier.affects if earlier else problem.affects).split(", ") + problem.affects.split(", ")
-        )
-        distinct[key] = replace(problem, affects=", ".join(affects))
+        affects = dict.fromkeys((*(earlier.affects if earlier else ()), *problem.affects))
+        distinct[key] = replace(problem, affects=tuple(affects))
     return tuple(sorted(distinct.values(), key=lambda problem: problem.severity != REFUSE))
 
 

@@ -15,11 +15,13 @@ from perfscope.analysis.study.results import REFUSE, WARN, Problem, RunEntry, Se
 from perfscope.messages.comparison import problems as words
 from perfscope.messages.missing import cause_text
 from perfscope.vocabulary.causes import Cause
-from perfscope.vocabulary.comparison import ProblemKind
+from perfscope.vocabulary.comparison import ProblemKind, StudyPart
 from perfscope.vocabulary.efficiency import PopFactor
 from perfscope.vocabulary.figures import Figure
 
-FIGURES = "scaling, schemes"
+StudyParts = tuple[StudyPart, ...]
+EVERYTHING = (StudyPart.EVERYTHING,)
+FIGURES = (StudyPart.SCALING, StudyPart.SCHEMES)
 FEW_STEPS = 0.5  # of the most steps of a study's runs: speeds of fewer are noisier by far
 MOST = 1.005  # of a share; half a per cent beyond 1 is what the replay is off by
 _SHARES = tuple(
@@ -102,7 +104,7 @@ def problems_of_runs(runs: Sequence[StudyRun], entries: Sequence[RunEntry]) -> l
 
 
 def _of_run(
-    severity: Severity, kind: ProblemKind, text: str, run: StudyRun, affects: str = "everything"
+    severity: Severity, kind: ProblemKind, text: str, run: StudyRun, affects: StudyParts = EVERYTHING
 ) -> Problem:
     return Problem(severity=severity, id=kind, text=text, runs=(run.label,), affects=affects)
 
@@ -132,7 +134,7 @@ def _negative(run: StudyRun) -> list[Problem]:
     if not bad:
         return []
     text = words.bad_factors(run.label, bad)
-    return [_of_run(REFUSE, ProblemKind.NEGATIVE_EFFICIENCY, text, run, "efficiency")]
+    return [_of_run(REFUSE, ProblemKind.NEGATIVE_EFFICIENCY, text, run, (StudyPart.EFFICIENCY,))]
 
 
 def without_bad_factors(run: StudyRun) -> StudyRun:
@@ -158,14 +160,14 @@ def _shared(runs: Sequence[StudyRun], entries: Sequence[RunEntry]) -> list[Probl
     benches = {entry.name: entry.analysis.bench for entry in entries}
     problems = []
 
-    def add(kind: ProblemKind, affected: Sequence[StudyRun], affects: str = FIGURES) -> None:
+    def add(kind: ProblemKind, affected: Sequence[StudyRun], affects: StudyParts = FIGURES) -> None:
         labels = tuple(run.label for run in affected)
         if labels:
             text = words.shared(kind, labels, len(runs))
             problems.append(Problem(severity=WARN, id=kind, text=text, runs=labels, affects=affects))
 
     add(ProblemKind.DISTURBED, [run for run in runs if run.disturbed])
-    add(ProblemKind.NO_WINDOWS, [run for run in runs if run.composition is None], "composition")
+    add(ProblemKind.NO_WINDOWS, [run for run in runs if run.composition is None], (StudyPart.COMPOSITION,))
     traced = [
         run
         for run in runs
@@ -181,7 +183,7 @@ def _shared(runs: Sequence[StudyRun], entries: Sequence[RunEntry]) -> list[Probl
 
 
 def shared_differences(
-    runs: Sequence[StudyRun], affects: str, *, libraries_of_groups: bool = False
+    runs: Sequence[StudyRun], affects: StudyParts, *, libraries_of_groups: bool = False
 ) -> list[Problem]:
     """What makes comparing doubtful without forbidding it: versions, libraries, threads, steps, kernels.
 
@@ -218,7 +220,7 @@ def _step_counts(runs: Sequence[StudyRun], sets: dict[str, list[str]]) -> str:
 def forbidding_differences(
     runs: Sequence[StudyRun],
     severity: Severity,
-    affects: str,
+    affects: StudyParts,
     *,
     by: str | None = None,
     explained: Collection[str] = (),
@@ -247,7 +249,7 @@ def forbidding_differences(
 def _difference(
     runs: Sequence[StudyRun],
     severity: Severity,
-    affects: str,
+    affects: StudyParts,
     what: tuple[ProblemKind, str],
     sets: dict[str, list[str]],
     by: str | None,
@@ -267,7 +269,7 @@ def _difference(
 def batch_difference(
     runs: Sequence[StudyRun],
     severity: Severity,
-    affects: str,
+    affects: StudyParts,
     *,
     by: str | None = None,
     explained: Collection[str] = (),
@@ -317,7 +319,7 @@ def _sets(runs: Sequence[StudyRun], of: Callable[[StudyRun], str]) -> dict[str, 
 
 
 def _problem(
-    severity: Severity, kind: ProblemKind, text: str, runs: Sequence[StudyRun], affects: str
+    severity: Severity, kind: ProblemKind, text: str, runs: Sequence[StudyRun], affects: StudyParts
 ) -> Problem:
     labels = tuple(run.label for run in runs)
     return Problem(severity=severity, id=kind, text=text, runs=labels, affects=affects)

@@ -27,7 +27,7 @@ from perfscope.analysis.study.results import WARN, Problem, StudyRun
 from perfscope.messages.comparison import frameworks as words
 from perfscope.messages.study import ranks
 from perfscope.vocabulary.causes import Cause
-from perfscope.vocabulary.comparison import ProblemKind
+from perfscope.vocabulary.comparison import ProblemKind, StudyPart
 from perfscope.vocabulary.figures import Figure
 from perfscope.vocabulary.frameworks import REFERENCE, RETIRED
 
@@ -59,7 +59,9 @@ def separating_problems(runs: Sequence[StudyRun]) -> list[Problem]:
                 continue
             text = words.facet_differs(kind, model, sets)
             labels = tuple(run.label for run in of_model)
-            problems.append(Problem(severity=WARN, id=kind, text=text, runs=labels, affects="frameworks"))
+            problems.append(
+                Problem(severity=WARN, id=kind, text=text, runs=labels, affects=(StudyPart.FRAMEWORKS,))
+            )
     return problems
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
-from typing import Any
 
 from msgspec import Struct
 
@@ -146,7 +145,3 @@ def _doubtful(model: Model, other: Model) -> bool:
     if model.layers.keys() != other.layers.keys():
         return True
     return model.num_ranks == other.num_ranks and model.identity != other.identity
-
-
-def _mapping(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}

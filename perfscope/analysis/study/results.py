@@ -28,14 +28,13 @@ from perfscope.analysis.study.framework_results import FrameworkStudy as Framewo
 from perfscope.rundir.records import LayersRecord, RankRecord
 from perfscope.rundir.scheme_records import BenchRecord
 from perfscope.vocabulary.causes import Cause
-from perfscope.vocabulary.comparison import CannotTell, ProblemKind
+from perfscope.vocabulary.comparison import CannotTell, ProblemKind, StudyPart
 from perfscope.vocabulary.efficiency import PopFactor
 
 Severity = Literal["refuse", "warn"]
 REFUSE: Severity = "refuse"
 WARN: Severity = "warn"
 STRONG, WEAK = "strong", "weak"
-Document = Mapping[str, Any]
 
 PARTS = ("compute", "exposed_comm", "copy", "input_wait", "optimizer", "idle")
 POP_ROWS = tuple(factor for factor in PopFactor if factor is not PopFactor.COMMUNICATION)
@@ -73,14 +72,14 @@ class Problem(Struct, frozen=True, kw_only=True):
         id: which problem; the value is a stable slug.
         text: one sentence for a person, with the figures.
         runs: labels of the runs it is about.
-        affects: what of the study: "everything", "scaling", "schemes", "diff", "efficiency".
+        affects: what of the study.
     """
 
     severity: Severity
     id: ProblemKind
     text: str
     runs: tuple[str, ...] = ()
-    affects: str = "everything"
+    affects: tuple[StudyPart, ...] = (StudyPart.EVERYTHING,)
 
 
 class LossCurve(Struct, frozen=True, kw_only=True):

@@ -31,7 +31,7 @@ from perfscope.messages.comparison import scaling as words
 from perfscope.messages.comparison.doubt import REPEAT_QUIETLY, cannot_tell
 from perfscope.messages.comparison.schemes import ONE_REPEAT
 from perfscope.messages.study import PART_TITLES
-from perfscope.vocabulary.comparison import CannotTell, ProblemKind
+from perfscope.vocabulary.comparison import CannotTell, ProblemKind, StudyPart
 from perfscope.vocabulary.efficiency import IMPOSSIBLE
 
 SUPERLINEAR = 1.01  # above it more than the ranks must have helped
@@ -260,7 +260,7 @@ def _problems(series: Sequence[ScalingSeries]) -> list[Problem]:
                         scaling_series.name, first, stated=scaling_series.reference_stated
                     ),
                     runs=(scaling_series.reference,),
-                    affects="scaling",
+                    affects=(StudyPart.SCALING,),
                 )
             )
         above = [p for p in scaling_series.points if p.efficiency > SUPERLINEAR and p.world_size > first]
@@ -271,7 +271,7 @@ def _problems(series: Sequence[ScalingSeries]) -> list[Problem]:
                     id=ProblemKind.SUPERLINEAR,
                     text=words.superlinear(scaling_series.name, [point.world_size for point in above]),
                     runs=tuple(label for point in above for label in point.runs),
-                    affects="scaling",
+                    affects=(StudyPart.SCALING,),
                 )
             )
     return problems

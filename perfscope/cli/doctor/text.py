@@ -12,6 +12,8 @@ from perfscope.collectors.base import Capability
 from perfscope.collectors.survey import SourceStatus, Survey
 from perfscope.collectors.trial import CollectorTrial
 from perfscope.messages.lists import counted, joined
+from perfscope.messages.machine import ceiling_title
+from perfscope.messages.sentences import capital
 from perfscope.reports.text import NARROWEST, WIDEST, Style, cells, pad
 from perfscope.rundir.host_records import CeilingsRecord, MeasuredCeiling, TheoreticalCeiling
 from perfscope.rundir.typed import read_as
@@ -295,14 +297,8 @@ def _ceiling_order(entry: MeasuredCeiling) -> tuple[bool, str, bool, str, int]:
 
 
 def _ceiling_name(entry: MeasuredCeiling) -> str:
-    names = {
-        "stream_triad": "STREAM triad",
-        "gemm": "GEMM",
-        "device_copy": "Device copy",
-        "device_gemm": "Device GEMM",
-    }
-    name = names.get(entry.kind, entry.kind)
-    return f"{name} {entry.dtype}" if entry.dtype and "GEMM" in name else name
+    title = capital(ceiling_title(entry.kind))
+    return f"{title} {entry.dtype}" if entry.dtype else title
 
 
 def _ceiling_value(entry: MeasuredCeiling | TheoreticalCeiling) -> str:

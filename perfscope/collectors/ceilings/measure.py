@@ -21,6 +21,7 @@ from perfscope.collectors.ceilings.host import LocalHost, last_level_bytes, read
 from perfscope.collectors.context import Context
 from perfscope.kernel_text import format_cpulist
 from perfscope.rundir import layout
+from perfscope.vocabulary.ceilings import CEILING_TITLES, CeilingKind
 
 BUDGET_S = 2.0
 MAX_TRIES = 3  # after which figures taken under pressure are left so; twice as many for what is missing
@@ -253,8 +254,8 @@ def _gemm(machine: LocalHost, threads: int) -> Document:
 
 def what(label: Entry) -> str:
     """An entry in words: ``STREAM triad, node 0, 4 threads``."""
-    names = {"stream_triad": "STREAM triad", "gemm": "GEMM", "device_copy": "device copy"}
-    parts = [names.get(str(label.get("kind")), "device GEMM")]
+    kinds = {kind.value: title for kind, title in CEILING_TITLES.items()}
+    parts = [kinds.get(str(label.get("kind")), CEILING_TITLES[CeilingKind.DEVICE_GEMM])]
     if label.get("dtype"):
         parts[0] += f" {label['dtype']}"
     if label.get("device") not in (None, "cpu"):
@@ -353,13 +354,17 @@ def _finished(
         for entry in [entry for entry in entries if entry["kind"] == "stream_triad"]:
             twins = [{**entry, "node": node} for node in both]
             entries += [twin for twin in twins if _key(twin) not in have]
-    missing = [{"what": gap["what"], "reason": gap["reason"]} for gap in document["missing"]]
+    named = ("kind", "what", "reason")
+    missing = [{name: gap[name] for name in named if name in gap} for gap in document["missing"]]
     measured = {entry["device"] for entry in entries}
     if not any(device.startswith("cuda") for device in measured) and _gpu_names(ctx) and not torch_budget_s:
         reason = (
             "torch needs seconds to start: `perfscope doctor --ceilings` measures them once for this host"
         )
-        missing += [{"what": f"device {name}", "reason": reason} for name in ("copy", "GEMM")]
+        missing += [
+            {"kind": kind.value, "what": CEILING_TITLES[kind], "reason": reason}
+            for kind in (CeilingKind.DEVICE_COPY, CeilingKind.DEVICE_GEMM)
+        ]
     document = {**document, "entries": entries, "missing": missing, "theoretical": _theoretical(ctx, host)}
     del document["tries"]
     document.pop("fingerprint", None)

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from perfscope.collectors.gpu.registry import gpu_peaks
 from perfscope.collectors.peak import BYTES, NOT_REREAD, TheoreticalPeak
+from perfscope.vocabulary.ceilings import DRAM
 
 _SKYLAKE = (
     "https://besthub.dev/articles/"
@@ -63,7 +64,7 @@ def dram_peak(cpu_model: str | None) -> TheoreticalPeak | None:
         return None
     value = row.channels * 8 * row.mega_transfers * 1e6
     source = f"{row.channels} channels x 8 B x {row.mega_transfers:.0f} MT/s; {row.source}"
-    return TheoreticalPeak(what="DRAM", value=value, unit=BYTES, source=source)
+    return TheoreticalPeak(what=DRAM, value=value, unit=BYTES, source=source)
 
 
 def port_peak(kind: str, rate_bits_per_s: float | None) -> TheoreticalPeak | None:

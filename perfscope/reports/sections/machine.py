@@ -9,6 +9,7 @@ from perfscope.analysis.machine.results import Ceiling, Disturbance, MachineAnal
 from perfscope.analysis.results import RunAnalysis
 from perfscope.messages.disturbances import WORDS
 from perfscope.messages.lists import counted
+from perfscope.messages.machine import ceiling_note, measured_under_pressure
 from perfscope.messages.sentences import clause
 from perfscope.reports.display import beginning, visible
 from perfscope.reports.model import Block, Column, KeyFigure, Note, Section, Table, Unit, Value
@@ -18,7 +19,6 @@ from perfscope.reports.sections.topology import topology_block
 LONGEST_SENTENCE = 600
 LONGEST_TILE = 90
 MOST_EVIDENCE = 3
-NOTE_CLAUSE = "; "  # between clauses of a ceiling's note
 # Whether the disturbances hit the traced windows, which most figures are from.
 TRACED_WORDS = {
     True: "The traced steps were disturbed: the values below include it.",
@@ -45,10 +45,10 @@ def machine_section(analysis: RunAnalysis) -> Section | None:
         if paths is not None:
             blocks.append(paths)
     if machine.ceilings:
-        shared = _shared_notes(machine.ceilings)
+        shared = _shared_pressure(machine.ceilings)
         blocks.append(_ceilings_table(machine, shared))
-        if shared:
-            blocks.append(Note(text=f"For every peak: {visible(NOTE_CLAUSE.join(shared))}."))
+        if shared is not None:
+            blocks.append(Note(text=f"For every peak: {measured_under_pressure(shared)}."))
     blocks += _sampler_blocks(machine)
     return Section(id="machine", title="Machine", blocks=tuple(blocks))
 
@@ -199,7 +199,7 @@ def origin_ns(machine: MachineAnalysis) -> int:
     return next((instant for instant in instants if instant is not None), 0)
 
 
-def _ceilings_table(machine: MachineAnalysis, shared: Sequence[str]) -> Table:
+def _ceilings_table(machine: MachineAnalysis, shared: float | None) -> Table:
     several = len({ceiling.host for ceiling in machine.ceilings}) > 1
     pressures = [
         f"{units.format_ratio(share)}{f' on {visible(host)}' if several else ''}"
@@ -233,24 +233,21 @@ def _ceilings_table(machine: MachineAnalysis, shared: Sequence[str]) -> Table:
     )
 
 
-def _ceiling_order(ceiling: Ceiling) -> tuple[str, bool, str, bool, str, int]:
-    """By host, memory first, a host's whole before its parts, many threads first."""
-    part = not ceiling.where.startswith("all")
+def _ceiling_order(ceiling: Ceiling) -> tuple[str, bool, str, str, int]:
+    """By host, memory first, all nodes before single ones, many threads first."""
     arithmetic = ceiling.unit == "flops_per_s"
-    return (ceiling.host, arithmetic, ceiling.what, part, ceiling.where, -(ceiling.threads or 0))
+    return (ceiling.host, arithmetic, ceiling.what, ceiling.where, -(ceiling.threads or 0))
 
 
-def _shared_notes(ceilings: Sequence[Ceiling]) -> list[str]:
-    """Clauses of the notes that all rows have, where there are more than two: said once."""
-    if len(ceilings) <= 2:
-        return []
-    clauses = [ceiling.note.split(NOTE_CLAUSE) for ceiling in ceilings]
-    return [clause for clause in clauses[0] if clause and all(clause in others for others in clauses)]
+def _shared_pressure(ceilings: Sequence[Ceiling]) -> float | None:
+    """CPU pressure that all rows were measured under, where there are more than two: a note for all."""
+    ratios = {ceiling.pressure_ratio for ceiling in ceilings}
+    return ratios.pop() if len(ceilings) > 2 and len(ratios) == 1 else None
 
 
-def _ceiling_row(ceiling: Ceiling, several: bool, shared: Sequence[str]) -> tuple[Value, ...]:
+def _ceiling_row(ceiling: Ceiling, several: bool, shared: float | None) -> tuple[Value, ...]:
     arithmetic = ceiling.unit == "flops_per_s"
-    own = [clause for clause in ceiling.note.split(NOTE_CLAUSE) if clause not in shared]
+    note = ceiling.note if shared is None else ceiling_note(ceiling.spread_ratio, None)
     return (
         visible(ceiling.what),
         visible(ceiling.where),
@@ -259,7 +256,7 @@ def _ceiling_row(ceiling: Ceiling, several: bool, shared: Sequence[str]) -> tupl
         None if arithmetic else ceiling.value,
         ceiling.value if arithmetic else None,
         visible(ceiling.source),
-        visible(NOTE_CLAUSE.join(own)) or None,
+        visible(note) or None,
     )
 
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from perfscope import __version__
-from perfscope.analysis.study.results import StudyAnalysis
+from perfscope.analysis.study.results import Problem, StudyAnalysis
 from perfscope.messages.missing import missing_document
 from perfscope.reports.document import without_nan
 from perfscope.vocabulary.missing import Missing
@@ -47,10 +47,16 @@ def plain(value: object) -> object:
     """Records as dicts and mappings of any kind as dicts, all the way down."""
     if isinstance(value, Missing):
         return missing_document(value)
+    if isinstance(value, Problem):
+        return {**_fields(value), "affects": ", ".join(part.value for part in value.affects)}
     if isinstance(value, Struct):
-        return {name: plain(getattr(value, name)) for name in value.__struct_fields__}
+        return _fields(value)
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):
         return [plain(item) for item in value]
     return value
+
+
+def _fields(record: Struct) -> dict[str, object]:
+    return {name: plain(getattr(record, name)) for name in record.__struct_fields__}

@@ -36,7 +36,7 @@ def problems_section(study: StudyAnalysis) -> Section | None:
             (
                 "not compared" if problem.severity == REFUSE else "with care",
                 visible(problem.text, LONGEST),
-                visible(problem.affects, 80),
+                ", ".join(part.value for part in problem.affects),
                 visible(", ".join(problem.runs), LONGEST),
             )
             for problem in study.problems

@@ -6,17 +6,19 @@ import string
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from perfscope.errors import UsageError
-from perfscope.gate.config import KEYS, load_settings, with_overrides
-from perfscope.gate.metrics import METRICS, SEVERITIES, GateMetric
+from perfscope.gate.config import CheckTable, load_settings, with_overrides
+from perfscope.gate.metrics import METRICS, GateMetric, Severity
 from perfscope.gate.records import Fingerprint
 from perfscope.gate.settings import Settings
 
+KEYS = tuple(one.name for one in fields(CheckTable))
 FINGERPRINT = tuple(one.name for one in fields(Fingerprint))
 
 
@@ -530,7 +532,7 @@ def changed(metric: GateMetric) -> st.SearchStrategy[GateMetric]:
         ),
         st.sampled_from(("lower", "higher")),
         st.integers(1, 1000),
-        st.sampled_from(SEVERITIES),
+        st.sampled_from(get_args(Severity)),
     )
 
 

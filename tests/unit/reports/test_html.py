@@ -21,10 +21,10 @@ from perfscope.reports.build import build_report
 from perfscope.reports.drawing.patterns import PATTERNS
 from perfscope.reports.html import json_for_script, render_html, script_text
 from perfscope.reports.palette import light_palette, theme_blocks
-from perfscope.rundir.records import run_record
 from perfscope.vocabulary.causes import Cause
 from perfscope.vocabulary.figures import Figure
 from perfscope.vocabulary.findings import FindingKind
+from tests.support.records import run_record
 from tests.support.stated_finding import stated
 from tests.support.synthetic_machine import hostile_machine
 from tests.unit.reports.test_model import empty_analysis

@@ -15,7 +15,7 @@ from perfscope.reports import geometry
 from perfscope.reports.build import build_report
 from perfscope.reports.display import visible
 from perfscope.reports.model import Bar, ChartPart, LineChart, StackedBars, Table, Unit, format_value
-from perfscope.rundir.records import run_record
+from tests.support.records import run_record
 from tests.unit.reports.test_synthetic import synthetic_analysis, synthetic_timeline
 
 ORDER = [

@@ -23,11 +23,11 @@ from perfscope.analysis.results import (
     RunAnalysis,
 )
 from perfscope.analysis.timeline_extract import LaneExtract, StepMark, TimelineExtract, WindowExtract
-from perfscope.rundir.records import run_record
 from perfscope.rundir.schema import KINDS, PHASES
 from perfscope.vocabulary.causes import Cause
 from perfscope.vocabulary.figures import Figure
 from perfscope.vocabulary.findings import FindingKind
+from tests.support.records import run_record
 from tests.support.stated_finding import stated
 
 US = 1_000

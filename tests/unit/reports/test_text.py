@@ -12,7 +12,7 @@ from msgspec import structs
 
 from perfscope.reports.build import build_report
 from perfscope.reports.text import bar_columns, cells, fit, pad, render_text, wants_color
-from perfscope.rundir.records import run_record
+from tests.support.records import run_record
 from tests.unit.reports.test_synthetic import synthetic_analysis, synthetic_timeline
 
 ANSI = re.compile(r"\x1b\[[0-9;]*m")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from perfscope.probes.torch import by_hand
-from perfscope.rundir.old_words import missing_figure_of, note_kind, notes_of
+from perfscope.rundir.old_words import ceiling_kind, missing_figure_of, note_kind, notes_of
 from perfscope.rundir.records import rank_record
+from perfscope.vocabulary.ceilings import CeilingKind
 from perfscope.vocabulary.figures import Figure
 from perfscope.vocabulary.notes import NoteKind
 
@@ -36,3 +37,11 @@ def test_old_entries_of_what_is_missing_have_their_figure() -> None:
     assert missing_figure_of(None, "step breakdown, layers and collectives") is Figure.WINDOWS
     assert missing_figure_of(None, "layers") is Figure.LAYERS
     assert missing_figure_of(None, "something that a later version says") is Figure.OTHER
+
+
+def test_a_peak_that_was_not_measured_has_the_kind_of_its_words() -> None:
+    assert ceiling_kind("gemm", "anything") is CeilingKind.GEMM
+    assert ceiling_kind(None, "STREAM triad, node 0, 4 threads") is CeilingKind.TRIAD
+    assert ceiling_kind(None, "device GEMM") is CeilingKind.DEVICE_GEMM
+    assert ceiling_kind(None, "GEMM float32") is CeilingKind.GEMM
+    assert ceiling_kind(None, "what torch can measure") is None

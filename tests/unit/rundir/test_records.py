@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from perfscope.rundir.host_records import CeilingsRecord, StacksRecord
-from perfscope.rundir.records import RankRecord, RunRecord, decode_run, rank_record, run_record
+from perfscope.rundir.records import RankRecord, RunRecord, decode_run, rank_record
 from perfscope.rundir.scheme_records import BenchRecord, SchemeRecord
 from perfscope.rundir.typed import Record, decode_record, read_as
+from tests.support.records import run_record
 from tests.support.synthetic_run import SyntheticRun
 
 RANK: dict[str, Any] = {

@@ -15,8 +15,8 @@ from perfscope.analysis.machine.host import Host, HostRank
 from perfscope.analysis.machine.topology import Topology
 from perfscope.messages.findings.machine import binding_text
 from perfscope.rundir.host_records import CeilingsRecord
-from perfscope.rundir.records import run_record
 from perfscope.rundir.samples import HostSamples
+from tests.support.records import run_record
 
 needs_bash = pytest.mark.skipif(shutil.which("bash") is None, reason="no bash here")
 

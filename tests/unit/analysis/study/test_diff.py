@@ -16,6 +16,7 @@ from perfscope.analysis.results import (
 from perfscope.analysis.study.analyze import analyze_study
 from perfscope.analysis.study.results import DiffSection, RunDiff, RunEntry
 from perfscope.vocabulary.communication import Unattributed
+from perfscope.vocabulary.comparison import StudyPart
 from tests.support.study_entries import entry, finding, parts
 
 MS = 1_000_000
@@ -150,7 +151,7 @@ def test_surroundings_are_compared_as_text() -> None:
 def test_runs_of_different_models_are_shown_and_loudly_said() -> None:
     study = analyze_study([entry("a"), entry("b", bench={"model": "resnet50"})])
     assert study.diff is not None
-    loud = [one for one in study.problems if one.id == "other_model" and one.affects == "diff"]
+    loud = [one for one in study.problems if one.id == "other_model" and one.affects == (StudyPart.DIFF,)]
     assert len(loud) == 1
     assert loud[0].severity == "refuse"
     assert study.headline == (

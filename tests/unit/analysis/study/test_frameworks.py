@@ -15,7 +15,8 @@ from perfscope.messages.missing import cause_text, figure_text
 from perfscope.reports.study.build import build_study_report
 from perfscope.reports.study.document import build_study_document
 from perfscope.reports.text import render_text
-from perfscope.rundir.records import rank_record, run_record
+from perfscope.rundir.records import rank_record
+from tests.support.records import run_record
 from tests.support.study_entries import entry, parts
 
 GOOD: list[float | None] = [2.3, 2.1, 1.9, 1.8]

@@ -12,6 +12,7 @@ from msgspec import structs
 
 from perfscope.analysis.machine.results import CounterTrack, Disturbance, MachineAnalysis
 from perfscope.analysis.results import RunAnalysis
+from perfscope.messages.machine import ceiling_note
 from perfscope.reports import chart_layout
 from perfscope.reports.build import build_report
 from perfscope.reports.document import render_json
@@ -138,13 +139,13 @@ def test_ceilings_keep_bandwidth_and_arithmetic_apart_and_name_their_source() ->
 
 def test_what_every_ceiling_was_measured_under_is_said_once() -> None:
     machine = vm_machine()
-    told = "CPUs were waited for in 15 % of the time: it may be too low"
-    ceilings = tuple(structs.replace(ceiling, note=told) for ceiling in machine.ceilings)
+    told = ceiling_note(None, 0.15)
+    ceilings = tuple(structs.replace(ceiling, note=told, pressure_ratio=0.15) for ceiling in machine.ceilings)
     report = build_report(with_machine(structs.replace(machine, ceilings=ceilings)), None)
     block = table(report, "machine", "ceilings-table")
     assert " ".join(render_text(report).split()).count(f"For every peak: {told}.") == 1
     assert "note" not in [one.key for one in block.columns]
-    own = structs.replace(ceilings[0], note=f"repetitions differ by 15 %; {told}")
+    own = structs.replace(ceilings[0], note=ceiling_note(0.15, 0.15), spread_ratio=0.15)
     report = build_report(with_machine(structs.replace(machine, ceilings=(own, *ceilings[1:]))), None)
     notes = column(table(report, "machine", "ceilings-table"), "note")
     assert [note for note in notes if note] == ["repetitions differ by 15 %"]

@@ -28,7 +28,6 @@ from perfscope.reports.drawing import lay_out
 from perfscope.reports.drawing.print_picture import paper_svg
 from perfscope.reports.html import render_html
 from perfscope.reports.model import (
-    HEAT_TONES,
     Curve,
     CurveChart,
     IntervalBar,
@@ -63,6 +62,9 @@ MAKERS: dict[str, Callable[[], StudyAnalysis]] = {
     "diff": diff_study,
 }
 STARTED = 1_780_000_000_000_000_000
+
+# Of heat tables, best to worst.
+HEAT_TONES = ("good3", "good2", "good1", "bad1", "bad2", "bad3")
 
 
 def made(name: str) -> Report:
