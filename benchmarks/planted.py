@@ -40,11 +40,19 @@ BUSY_CPUS = 0.25  # used by others: such a run says little
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """One way to train. `cluster`: SPEC of the emulated cluster, "" = this machine."""
+    """One way to train.
+
+    Attributes:
+        cluster: SPEC of the emulated cluster, "" = this machine.
+        threads: of each rank.
+        cpus: the control group's quota, 0 = none.
+    """
 
     arguments: tuple[str, ...] = ()
     cluster: str = ""
     neighbour: bool = False
+    threads: int = 1
+    cpus: float = 0.0
 
     def command(self) -> list[str]:
         training = [str(TRAIN), *self.arguments]
@@ -64,13 +72,26 @@ class Setup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cause:
-    """`what_if`: the id whose prediction is held against a training without the cause."""
+    """A cause, and what must be said of it.
+
+    Attributes:
+        what_if: the id whose prediction is compared with a training without the cause; "": the gain of the
+            finding.
+        finding: id of the finding that names it, "" = that of the cause.
+        of_mean: the cause is not in every step: gains are of the mean step.
+    """
 
     planted: Setup
     removed: Setup
-    what_if: str
+    what_if: str = ""
+    finding: str = ""
+    of_mean: bool = False
     rank: int | None = None
     layer: str | None = None
+
+
+def _plant(cause: str) -> Setup:
+    return Setup(arguments=("--pin", "--plant", cause))
 
 
 CLEAN = Setup(arguments=("--pin",))
@@ -105,8 +126,22 @@ CAUSES = {
         removed=Setup(arguments=("--pin", "--deep")),
         what_if="one_bucket",
     ),
-    "disturbed": Cause(planted=Setup(arguments=LONGER, neighbour=True), removed=CLEAN, what_if="", rank=None),
+    "disturbed": Cause(
+        planted=Setup(arguments=LONGER, neighbour=True), removed=CLEAN, what_if="", of_mean=True
+    ),
+    "imbalance": Cause(planted=_plant("imbalance"), removed=CLEAN, what_if="perfect_balance"),
+    "lock": Cause(planted=_plant("lock"), removed=CLEAN, finding="host_blocked"),
+    "gil": Cause(planted=Setup(arguments=("--plant", "gil")), removed=Setup(), finding="host_blocked"),
+    "logging": Cause(planted=_plant("logging"), removed=CLEAN, finding="host_blocked"),
+    "garbage": Cause(planted=_plant("garbage"), removed=CLEAN, finding="garbage_collection"),
+    "allocation": Cause(planted=_plant("allocation"), removed=CLEAN, finding="page_fault_churn"),
+    "checkpoint": Cause(planted=_plant("checkpoint"), removed=CLEAN, of_mean=True),
+    "evaluation": Cause(planted=_plant("evaluation"), removed=CLEAN, of_mean=True),
+    "major_faults": Cause(planted=_plant("major_faults"), removed=CLEAN, finding="page_fault_churn"),
+    "oversubscribed": Cause(planted=Setup(threads=4), removed=Setup(threads=1)),
+    "throttled": Cause(planted=Setup(arguments=("--pin",), cpus=1.0), removed=CLEAN, finding="disturbed"),
 }
+PLANTED = {cause.finding or name for name, cause in CAUSES.items()}
 IMPOSSIBLE = {"numa_remote": "this needs a machine of two NUMA nodes; see tests/planted"}
 
 
@@ -165,9 +200,9 @@ def _all(setups: list[Setup], repeats: int, out: Path) -> dict[Setup, list[dict[
 def _train(setup: Setup, folder: Path) -> dict[str, Any]:
     """Trains and reads the report. `busy`: CPUs that others used meanwhile."""
     command = [*PERFSCOPE, "run", *RECORDING, "--force", "-o", str(folder), "--", *setup.command()]
-    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    env = {**os.environ, "OMP_NUM_THREADS": str(setup.threads)}
     began, used, own = time.monotonic(), _busy_s(), _children_s()
-    with _neighbour() if setup.neighbour else _nobody():
+    with _neighbour() if setup.neighbour else _quota(setup.cpus) if setup.cpus else _nobody():
         done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     wall = time.monotonic() - began
     busy = (_busy_s() - used - (_children_s() - own)) / wall
@@ -185,6 +220,24 @@ def _train(setup: Setup, folder: Path) -> dict[str, Any]:
 @contextmanager
 def _nobody() -> Iterator[None]:
     yield
+
+
+@contextmanager
+def _quota(cpus: float) -> Iterator[None]:
+    """This process and its children in a control group of their own with so many CPUs; needs root."""
+    root = Path("/sys/fs/cgroup/cpu") if Path("/sys/fs/cgroup/cpu").is_dir() else Path("/sys/fs/cgroup")
+    group = root / f"planted-{os.getpid()}"
+    group.mkdir()
+    try:
+        if (group / "cpu.max").exists():
+            (group / "cpu.max").write_text(f"{int(cpus * 1e5)} 100000")
+        else:
+            (group / "cpu.cfs_quota_us").write_text(str(int(cpus * 1e5)))
+        (group / "cgroup.procs").write_text(str(os.getpid()))
+        yield
+    finally:
+        (root / "cgroup.procs").write_text(str(os.getpid()))
+        group.rmdir()
 
 
 @contextmanager
@@ -228,11 +281,13 @@ def _judge(name: str, cause: Cause, results: dict[Setup, list[dict[str, Any]]]) 
         found = _verdict(planted)
         there = cause.rank is None or found["rank"] == cause.rank
         named = None if cause.layer is None else str(found["layer"] or "").startswith(cause.layer)
-        predicted, measured = _predicted(planted, name, cause.what_if), removed["step_ns"]["median"]
+        wanted = cause.finding or name
+        predicted = _predicted(planted, wanted, cause)
+        measured = removed["mean_step_ns"] if cause.of_mean else removed["step_ns"]["median"]
         rows.append(
             {
                 **found,
-                "hit": found["id"] == name and there,
+                "hit": found["id"] == wanted and there,
                 "layer_hit": named,
                 "repeat": repeat,
                 "step_ns": planted["step_ns"]["median"],
@@ -248,23 +303,20 @@ def _judge(name: str, cause: Cause, results: dict[Setup, list[dict[str, Any]]]) 
 def _verdict(run: dict[str, Any]) -> dict[str, Any]:
     first = run["findings"][0]
     found = {key: first[key] for key in ("id", "title", "rank", "layer")}
+    found["confidence"] = (first.get("confidence") or {}).get("level")
     return {**found, "busy": run["busy"], "overshadowed": run["busy"] > BUSY_CPUS}
 
 
-def _predicted(run: dict[str, Any], cause: str, what_if: str) -> int | None:
+def _predicted(run: dict[str, Any], wanted: str, cause: Cause) -> int | None:
     """The step without the cause, as the report of the run with it says; None where it says nothing."""
     for one in run.get("what_ifs") or []:
-        if one["id"] == what_if:
+        if one["id"] == cause.what_if:
             return int(one["step_ns"])
     for finding in run["findings"]:
-        if finding["id"] == cause and finding["gain_ns"] is not None:
-            return int(_usual_ns(run, cause) - finding["gain_ns"])
+        if finding["id"] == wanted and finding["gain_ns"] is not None:
+            usual = run["mean_step_ns"] if cause.of_mean else run["step_ns"]["median"]
+            return int(usual - finding["gain_ns"])
     return None
-
-
-def _usual_ns(run: dict[str, Any], cause: str) -> float:
-    """Median step; what disturbances cost is told of the mean one, as they come and go."""
-    return float(run["mean_step_ns"] if cause == "disturbed" else run["step_ns"]["median"])
 
 
 def _mean_step_ns(folder: Path) -> float:
@@ -292,7 +344,7 @@ def _summary(document: dict[str, Any]) -> dict[str, Any]:
         "planted": len(counted),
         "named_first": sum(row["hit"] for row in counted),
         "clean": len(clean),
-        "false_alarms": sum(run["id"] in CAUSES or run["id"] in IMPOSSIBLE for run in clean),
+        "false_alarms": sum(run["id"] in PLANTED or run["id"] in IMPOSSIBLE for run in clean),
         "overshadowed": len(rows) + len(document["clean"]) - len(counted) - len(clean),
         "what_if_errors": errors,
         "median_what_if_error": statistics.median(errors) if errors else None,

@@ -9,6 +9,15 @@ torchrun --standalone --nproc-per-node 2 benchmarks/planted/train.py --pipeline 
     input_bound[:MS]           every batch takes the loader so long (200)
     small_collectives[:KB]     gradients are all-reduced in buckets of so many kB (1)
     model_split[:BLOCKS]       with --pipeline: rank 0 holds so many of the 8 blocks (7)
+    imbalance[:TIMES]          a rank, another one in each step, computes layer SLOW_LAYER so often more (12)
+    lock[:MS]                  a thread holds a lock for so long per step that the training thread needs (30)
+    gil[:THREADS]              so many threads compute in Python (1)
+    logging[:LINES]            so many lines are written and synchronized to disk in each step (20)
+    garbage[:OBJECTS]          the garbage of each step is collected, beside so many thousand objects (300)
+    allocation[:MB]            so much memory is allocated from the kernel and given back in each step (96)
+    checkpoint[:MB]            a checkpoint of so much is written every 10 steps (400)
+    evaluation[:BATCHES]       so many batches are evaluated every 10 steps (60)
+    major_faults[:MB]          so much of a file is mapped and read in each step after it was dropped (48)
 
 A slow link and a busy neighbor are planted from outside: see benchmarks/planted.py. Nothing here knows of
 perfscope.
@@ -17,10 +26,16 @@ perfscope.
 from __future__ import annotations
 
 import argparse
+import gc
 import itertools
+import mmap
 import os
+import shutil
+import tempfile
+import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -34,7 +49,21 @@ BATCH = 32
 MICRO = 4
 DEPTH = 32
 SLOW_LAYER = "body.5"  # of the network that is trained data parallel
-DEFAULTS = {"straggler": 12.0, "input_bound": 200.0, "small_collectives": 1.0, "model_split": 7.0}
+DEFAULTS = {
+    "straggler": 12.0,
+    "input_bound": 200.0,
+    "small_collectives": 1.0,
+    "model_split": 7.0,
+    "imbalance": 12.0,
+    "lock": 30.0,
+    "gil": 1.0,
+    "logging": 20.0,
+    "garbage": 300.0,
+    "allocation": 96.0,
+    "checkpoint": 400.0,
+    "evaluation": 60.0,
+    "major_faults": 48.0,
+}
 
 
 class Noise(Dataset[tuple[torch.Tensor, int]]):  # type: ignore[misc]
@@ -127,6 +156,90 @@ def batches(steps: int, size: int, wait_s: float) -> Iterator[tuple[torch.Tensor
     yield from DataLoader(data, batch_size=size, num_workers=1 if wait_s else 0)
 
 
+class Beside:
+    """What a training does beside training, by the cause that is planted."""
+
+    def __init__(self, cause: str, strength: float, model: nn.Module) -> None:
+        self.cause, self.strength, self.model, self.step = cause, strength, model, 0
+        self.folder = Path(tempfile.mkdtemp(prefix="planted-"))
+        self.lock, self.wanted = threading.Lock(), threading.Semaphore(0)
+        self.kept: list[object] = []
+        if cause == "lock":
+            threading.Thread(target=self._hold, daemon=True).start()
+        elif cause == "gil":
+            for _ in range(round(strength)):
+                threading.Thread(target=self._compute, daemon=True).start()
+        elif cause == "garbage":
+            self.kept = [{"number": number} for number in range(round(strength * 1000))]
+        elif cause == "checkpoint":
+            self.kept = [torch.randn(round(strength * 2**18))]
+        elif cause == "logging":
+            self.log = (self.folder / "log").open("w")
+        elif cause == "major_faults":
+            (self.folder / "data").write_bytes(os.urandom(2**20) * round(strength))
+
+    def _hold(self) -> None:
+        while True:
+            with self.lock:
+                self.wanted.acquire()
+                time.sleep(self.strength / 1e3)
+            time.sleep(1e-3)
+
+    def _compute(self) -> None:
+        while True:
+            sum(range(1000))
+
+    def between(self, images: torch.Tensor) -> None:
+        """After an update."""
+        self.step += 1
+        getattr(self, f"_{self.cause}", lambda _: None)(images)
+
+    def _lock(self, _: torch.Tensor) -> None:
+        self.wanted.release()
+        with self.lock:
+            pass
+
+    def _logging(self, _: torch.Tensor) -> None:
+        for line in range(round(self.strength)):
+            self.log.write(f"step {self.step}, line {line}\n")
+            self.log.flush()
+            os.fsync(self.log.fileno())
+
+    def _garbage(self, _: torch.Tensor) -> None:
+        gc.collect()
+
+    def _allocation(self, _: torch.Tensor) -> None:
+        area = mmap.mmap(-1, round(self.strength * 2**20))
+        area.madvise(mmap.MADV_NOHUGEPAGE)
+        torch.frombuffer(area, dtype=torch.uint8).fill_(1)
+
+    def _checkpoint(self, _: torch.Tensor) -> None:
+        if self.step % 10 == 0 and dist.get_rank() == 0:
+            torch.save(
+                {"model": self.model.state_dict(), "buffers": self.kept}, self.folder / "checkpoint.pt"
+            )
+
+    def _evaluation(self, images: torch.Tensor) -> None:
+        if self.step % 10:
+            return
+        self.model.eval()
+        with torch.no_grad():
+            for _ in range(round(self.strength)):
+                self.model(images)
+        self.model.train()
+
+    def _major_faults(self, _: torch.Tensor) -> None:
+        with (self.folder / "data").open("rb") as file:
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            with mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as area:
+                area.madvise(mmap.MADV_RANDOM)
+                sum(area[at] for at in range(0, len(area), mmap.PAGESIZE * 8))
+
+    def close(self) -> None:
+        shutil.rmtree(self.folder)
+
+
 def train_replicas(args: argparse.Namespace, cause: str, strength: float) -> None:
     """Data parallel: every rank has the whole network."""
     model: nn.Module = Deep() if args.deep else Network()
@@ -134,14 +247,20 @@ def train_replicas(args: argparse.Namespace, cause: str, strength: float) -> Non
         block = model.get_submodule(SLOW_LAYER)
         assert isinstance(block, Block)
         block.times = round(strength)
+    beside, block = Beside(cause, strength, model), model.body[5] if not args.deep else None
     bucket_mb = strength / 1024 if cause == "small_collectives" else 25
     replica = DistributedDataParallel(model, bucket_cap_mb=bucket_mb)
     optimizer = torch.optim.SGD(replica.parameters(), lr=0.01, momentum=0.9)
-    for images, labels in batches(args.steps, BATCH, strength / 1e3 if cause == "input_bound" else 0.0):
+    wait_s = strength / 1e3 if cause == "input_bound" else 0.0
+    for step, (images, labels) in enumerate(batches(args.steps, BATCH, wait_s)):
+        if cause == "imbalance" and isinstance(block, Block):
+            block.times = round(strength) if step % dist.get_world_size() == dist.get_rank() else 0
         loss = nn.functional.cross_entropy(replica(images), labels)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
+        beside.between(images)
+    beside.close()
 
 
 def train_pipeline(args: argparse.Namespace, cause: str, strength: float) -> None:

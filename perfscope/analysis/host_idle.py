@@ -2,16 +2,21 @@
 
 Garbage collections and checkpoints of the traced steps are timed by the probe and run no operator: they are
 idle time of the step. How long the thread had no CPU is known per step, not at which moments; the wait falls
-into idle time in proportion to its share of the step. What is left is not traced: Python, locks, system
-calls.
+into idle time in proportion to its share of the step. How long it slept in the kernel is known per step,
+too: what it slept beyond communication and input was idle time. Samples of the thread tell what it slept in.
+The rest is not traced: Python and system calls that compute.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import numpy as np
+from msgspec.structs import replace
 
 from perfscope.analysis.intervals import Int64
-from perfscope.analysis.results import Breakdown, HostIdle
+from perfscope.analysis.machine.thread_states import ThreadStates
+from perfscope.analysis.results import Breakdown, HostIdle, RankResult
 from perfscope.analysis.whole_run.steps import StepParts
 from perfscope.vocabulary.host_activity import HostActivity
 from perfscope.vocabulary.run_parts import RunPart
@@ -35,12 +40,88 @@ def host_idle(breakdown: Breakdown | None, parts: StepParts) -> tuple[HostIdle, 
         (HostActivity.GARBAGE_COLLECTION, _mean(parts.timed[RunPart.GARBAGE_COLLECTION], parts)),
         (HostActivity.CHECKPOINT, _mean(parts.timed[RunPart.CHECKPOINT], parts)),
         (HostActivity.PREEMPTED, round(waited * breakdown.idle / breakdown.step) if breakdown.step else 0),
+        (HostActivity.BLOCKED, _slept(breakdown, parts)),
     ):
         found[kind] = min(ns, left)
         left -= found[kind]
     found[HostActivity.UNTRACED] = left
     entries = [HostIdle(kind=kind, ns=ns) for kind, ns in found.items() if ns]
     return tuple(sorted(entries, key=lambda entry: -entry.ns))
+
+
+def _slept(breakdown: Breakdown, parts: StepParts) -> int:
+    """What the thread that trains slept in the kernel outside of communication, input and checkpoints, at
+    least; ns.
+
+    It is on a CPU, waits for one or sleeps. All that it does outside of idle time may have been sleep, too,
+    but for computation, in which it may wait for threads of its own: those mostly spin.
+    """
+    user, system = parts.used["thread_user_ns"], parts.used["thread_system_ns"]
+    chosen = parts.is_traced & (user >= 0) & (system >= 0) & (parts.runqueue >= 0)
+    if not chosen.any():
+        return 0
+    ran = _mean_of((user + system)[chosen])
+    asleep = _mean_of((parts.durations - user - system - parts.runqueue)[chosen])
+    elsewhere = breakdown.exposed_comm + breakdown.input_wait + _mean(parts.timed[RunPart.CHECKPOINT], parts)
+    ran_idle = max(0, ran - (breakdown.step - breakdown.idle))  # that much of the idle time it ran
+    return max(0, min(asleep - elsewhere, breakdown.idle - ran_idle))
+
+
+def other_threads_ns(parts: StepParts) -> float | None:
+    """CPU time of all threads of the process but the one that trains, per usual step; None: not recorded."""
+    names = ("user_ns", "system_ns", "thread_user_ns", "thread_system_ns")
+    known = parts.is_usual & np.logical_and.reduce([parts.used[name] >= 0 for name in names])
+    if not known.any():
+        return None
+    used = {name: float(np.mean(parts.used[name][known])) for name in names}
+    return max(0.0, used["user_ns"] + used["system_ns"] - used["thread_user_ns"] - used["thread_system_ns"])
+
+
+def with_names(results: Sequence[RankResult], states: Mapping[int, ThreadStates]) -> tuple[RankResult, ...]:
+    """Time blocked in the kernel is divided by what the rank's main thread was seen to sleep in."""
+    return tuple(
+        result
+        if result.host_idle is None or result.breakdown_ns is None or result.rank not in states
+        else replace(
+            result, host_idle=_named(result.host_idle, result.breakdown_ns, states[result.rank].ratios)
+        )
+        for result in results
+    )
+
+
+def _named(
+    idle: Sequence[HostIdle], breakdown: Breakdown, ratios: Mapping[HostActivity, float]
+) -> tuple[HostIdle, ...]:
+    """Communication waits for other threads and sockets, loaders for pipes: that much of the readings is not
+    of idle time.
+    """
+    seen = {activity: ratio * breakdown.step for activity, ratio in ratios.items()}
+    for activities, ns in (
+        ((HostActivity.PIPES, HostActivity.LOCK), breakdown.input_wait),
+        ((HostActivity.LOCK, HostActivity.PIPES), breakdown.exposed_comm),
+    ):
+        left = float(ns)
+        for activity in activities:
+            taken = min(left, seen.get(activity, 0.0))
+            if taken:
+                seen[activity] -= taken
+                left -= taken
+    entries = {entry.kind: entry.ns for entry in idle}
+    blocked, total = entries.pop(HostActivity.BLOCKED, 0), sum(seen.values())
+    left = blocked
+    for activity in sorted(seen, key=lambda kind: -seen[kind]):
+        # More than was seen of it is not known to be of it.
+        ns = min(left, round(min(blocked * seen[activity] / total, seen[activity]))) if total > 0 else 0
+        if ns and activity is not HostActivity.BLOCKED:
+            entries[activity] = ns
+            left -= ns
+    entries[HostActivity.BLOCKED] = left
+    named = [HostIdle(kind=kind, ns=ns) for kind, ns in entries.items() if ns]
+    return tuple(sorted(named, key=lambda entry: -entry.ns))
+
+
+def _mean_of(values: Int64) -> int:
+    return round(float(np.mean(values)))
 
 
 def _mean(values: Int64, parts: StepParts) -> int:

@@ -32,6 +32,7 @@ from perfscope.analysis.experts.results import Experts
 from perfscope.analysis.fault_results import RankFaults
 from perfscope.analysis.findings import Evidence, find
 from perfscope.analysis.findings.ranks import UNEVEN
+from perfscope.analysis.host_idle import other_threads_ns, with_names
 from perfscope.analysis.kernels.tables import kernels_of
 from perfscope.analysis.layer_counters import counted_run
 from perfscope.analysis.layers import LayerRecord, layer_results, uneven_layer
@@ -39,6 +40,7 @@ from perfscope.analysis.machine.analyze import Training, analyze_machine
 from perfscope.analysis.machine.cpu_waits import cpu_waits
 from perfscope.analysis.machine.host import Host
 from perfscope.analysis.machine.results import MachineAnalysis
+from perfscope.analysis.machine.thread_states import ThreadStates, thread_states
 from perfscope.analysis.missing import Missing, missing_figure
 from perfscope.analysis.missing_reasons import (
     NoWindow,
@@ -110,6 +112,7 @@ class _Figures(Struct, frozen=True, kw_only=True):
     why: Why
     bench: BenchResult | None
     whole: WholeRun | None
+    states: Mapping[int, ThreadStates]
     faults: tuple[RankFaults, ...]
     missing: tuple[Missing, ...]
 
@@ -142,6 +145,8 @@ def analyze_run(source: RunSource) -> RunAnalysis:
         samples_per_step=speed.mean_samples,
     )
     machine, hosts = analyze_machine(source, training)
+    states = thread_states(hosts)
+    ranks = replace(ranks, results=with_names(ranks.results, states))
     communication = with_ports(communication, machine.wire if machine is not None else ())
     usual_ns, axes = step_ns.median if step_ns else None, axis_of_calls(groups)
     why = analyze_why(source, ranks, comm, usual_ns, (machine, hosts), axes, (pipeline, experts))
@@ -168,6 +173,7 @@ def analyze_run(source: RunSource) -> RunAnalysis:
         why=why,
         bench=bench,
         whole=whole,
+        states=states,
         faults=page_faults(ranks.parts),
         missing=tuple(dict.fromkeys(missing)),
     )
@@ -351,6 +357,12 @@ def _evidence(source: RunSource, figures: _Figures, analysis: RunAnalysis) -> Ev
         hosts=figures.hosts,
         traced_ratio=analysis.traced_ratio,
         spread_ratio=spread_ratio(list(figures.ranks.steps.values())),
+        states=figures.states,
+        other_threads_ns={
+            rank: ns
+            for rank, parts in figures.ranks.parts.items()
+            if (ns := other_threads_ns(parts)) is not None
+        },
         cpu_waits=cpu_waits(figures.hosts, figures.machine.disturbances if figures.machine else ()),
         what_ifs=figures.why.what_ifs,
         uneven=uneven_layer(figures.ranks.traces.layers, UNEVEN),

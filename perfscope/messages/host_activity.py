@@ -16,6 +16,10 @@ TITLES = {
     HostActivity.GARBAGE_COLLECTION: "Garbage collection",
     HostActivity.CHECKPOINT: "Checkpoint",
     HostActivity.PREEMPTED: "Waiting for a CPU",
-    HostActivity.LOCK: "Waiting for a lock",
+    HostActivity.LOCK: "Waiting for a lock or another thread",
+    HostActivity.FILES: "Waiting for a file system",
+    HostActivity.PIPES: "Waiting for a pipe or socket",
+    HostActivity.SLEEP: "Sleeping",
+    HostActivity.BLOCKED: "Blocked in a system call",
     HostActivity.UNTRACED: "Not traced",
 }

@@ -22,11 +22,12 @@ from perfscope.messages.findings.step import (
     LaunchBound,
     OptimizerBound,
     Preempted,
+    ThreadBlocked,
 )
 from perfscope.messages.findings.texts import FindingFacts
 from perfscope.vocabulary.causes import Cause
 from perfscope.vocabulary.findings import FindingKind
-from perfscope.vocabulary.host_activity import BLOCKING, LAUNCHING, HostActivity
+from perfscope.vocabulary.host_activity import ASLEEP, BLOCKING, LAUNCHING, HostActivity
 
 LARGE = 0.1  # of the compute that a layer must have to be the one to look at
 INPUT_BOUND = 0.2  # of the median step in the data loader, where nothing was traced
@@ -104,6 +105,14 @@ def idle(evidence: Evidence) -> Finding:
             facts=HostBlocked(idle=evidence.of_step(cost), call=blocking, framework=evidence.framework),
             gain_ns=round(gain_ns * ratio),
             gain_ratio=gain_ratio * ratio,
+        )
+    asleep = _asleep(evidence, cost)
+    if asleep is not None:
+        return Finding(
+            id=FindingKind.HOST_BLOCKED,
+            facts=asleep,
+            gain_ns=round(gain_ns * asleep.ratio),
+            gain_ratio=gain_ratio * asleep.ratio,
         )
     waits = [rank.idle_host_wait_ns for rank in evidence.ranks if rank.idle_host_wait_ns is not None]
     launch = _launching_share(evidence) * cost
@@ -184,6 +193,31 @@ def _blocking_call(evidence: Evidence) -> BlockingCall | None:
         operator=longest.operator,
         range=longest.range,
         layer=longest.layer,
+    )
+
+
+def _asleep(evidence: Evidence, idle_ns: float) -> ThreadBlocked | None:
+    """What the training threads of ranks that compute on the CPU sleep in, if that is `_BLOCKS` of the idle
+    time or more, and more than they wait for a CPU.
+    """
+    entries = [entry for rank in evidence.ranks for entry in rank.host_idle or ()]
+    sums: dict[HostActivity, int] = defaultdict(int)
+    for entry in entries:
+        sums[entry.kind] += entry.ns
+    total, asleep = sum(sums.values()), sum(sums[kind] for kind in ASLEEP)
+    if asleep < _BLOCKS * total or asleep <= sums[HostActivity.PREEMPTED] or not asleep:
+        return None
+    kind = max(ASLEEP, key=lambda kind: sums[kind])
+    ranks = [rank.rank for rank in evidence.ranks if rank.host_idle]
+    of_ranks = [evidence.other_threads_ns[rank] for rank in ranks if rank in evidence.other_threads_ns]
+    readings = [evidence.states[rank].num_readings for rank in ranks if rank in evidence.states]
+    return ThreadBlocked(
+        asleep=evidence.of_step(idle_ns * asleep / total),
+        ratio=asleep / total,
+        kind=kind,
+        kind_ratio=sums[kind] / asleep,
+        num_readings=sum(readings),
+        other_threads_ns=sum(of_ranks) / len(of_ranks) if of_ranks else None,
     )
 
 

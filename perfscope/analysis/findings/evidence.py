@@ -12,6 +12,7 @@ from perfscope.analysis.layers import UnevenLayer
 from perfscope.analysis.machine.cpu_waits import CpuWaits
 from perfscope.analysis.machine.host import Host
 from perfscope.analysis.machine.results import MachineAnalysis
+from perfscope.analysis.machine.thread_states import ThreadStates
 from perfscope.analysis.missing_reasons import NoWindow
 from perfscope.analysis.pipeline.results import Pipeline
 from perfscope.analysis.rank_facts import framework_of
@@ -53,6 +54,8 @@ class Evidence(Struct, frozen=True, kw_only=True):
     traced_ratio: float | None = None  # mean traced step / median untraced one; None: none is untraced
     spread_ratio: float | None = None  # between the medians of the run's halves; None: too few steps
     cpu_waits: CpuWaits = CpuWaits()
+    states: Mapping[int, ThreadStates] = {}  # by rank, what its main thread sleeps in
+    other_threads_ns: Mapping[int, float] = {}  # by rank, CPU time of other threads per usual step
     what_ifs: WhatIfs = NOTHING
     communication: Communication | None = None
     uneven: UnevenLayer | None = None  # a layer of which ranks compute unequal shares

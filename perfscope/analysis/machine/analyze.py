@@ -29,6 +29,7 @@ from perfscope.analysis.machine.results import (
 )
 from perfscope.analysis.machine.roofline import roofline_of
 from perfscope.analysis.machine.stacks import top_frames
+from perfscope.analysis.machine.thread_states import MAIN_STATE
 from perfscope.analysis.machine.tracks import tracks
 from perfscope.analysis.machine.verdict import Look, judge, look
 from perfscope.analysis.machine.wire import METRICS, RankHosts, TracedWindow, wire
@@ -44,7 +45,7 @@ from perfscope.vocabulary.gpu import THROTTLE_TIME
 
 _MOST_ROOFLINES = 4  # hosts of one run are usually alike
 # What is still asked of a host once all hosts are known: by `wire` and by the findings.
-KEPT_METRICS = METRICS | {THROTTLE_TIME.name, "pressure_some", "rank_runqueue_wait", MAIN_WAIT}
+KEPT_METRICS = METRICS | {THROTTLE_TIME.name, "pressure_some", "rank_runqueue_wait", MAIN_WAIT, MAIN_STATE}
 
 
 class Training(Struct, frozen=True, kw_only=True):

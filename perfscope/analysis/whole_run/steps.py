@@ -33,7 +33,7 @@ _COLUMN = {
 }
 USED = (
     *("minor_faults", "major_faults", "user_ns", "system_ns"),
-    *("thread_minor_faults", "thread_system_ns"),
+    *("thread_minor_faults", "thread_user_ns", "thread_system_ns"),
 )
 _PASSES = (RunPart.EVALUATION, RunPart.ROLLOUT, RunPart.INFERENCE)
 

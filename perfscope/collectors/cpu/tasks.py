@@ -8,12 +8,16 @@ own as often as the sampler ticks: what they waited is what a step waited.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from perfscope.collectors.base import SECOND_NS, BaseCollector, Capability, Reading, words_of
 from perfscope.collectors.context import Context, KeptFile
-from perfscope.rundir.metrics import COUNTER, DERIVED, Metric, Series
+from perfscope.rundir.metrics import COUNTER, DERIVED, GAUGE, Metric, Series
+from perfscope.vocabulary.host_activity import ASLEEP, WAIT_CHANNELS, HostActivity
 
 TASKS_PER_SAMPLE = 24
 MAIN_PER_SAMPLE = 16
@@ -31,6 +35,13 @@ MAIN_WAIT = Metric(
     kind=COUNTER,
     source="/proc/PID/task/PID/schedstat",
     description="time the main thread of a rank was ready to run and waited for a CPU",
+)
+MAIN_STATE = Metric(
+    name="rank_main_thread_state",
+    unit="code",
+    kind=GAUGE,
+    source="/proc/PID/{wchan,stat}",
+    description="what the main thread of a rank sleeps in: 0 = it does not sleep, else its place in ASLEEP",
 )
 SWITCHES = Metric(
     name="context_switches",
@@ -165,21 +176,74 @@ class TaskTimes(BaseCollector):
             file.close()
 
 
+class _MainThread:
+    """The files of a rank's main thread. Raises OSError where the kernel does not show its run queue's."""
+
+    def __init__(self, ctx: Context, pid: int) -> None:
+        labels = {"pid": str(pid)}
+        self._wait, self._state = Series(MAIN_WAIT, labels), Series(MAIN_STATE, labels)
+        self._ctx = ctx
+        self._schedstat = ctx.keep(f"/proc/{pid}/task/{pid}/schedstat")
+        self._rest: list[KeptFile] = []
+        with suppress(OSError):  # then only what it sleeps in is not known
+            self._rest.append(ctx.keep(f"/proc/{pid}/stat"))
+            self._rest.append(ctx.keep(f"/proc/{pid}/wchan"))
+
+    def read(self) -> list[Reading]:
+        """Raises OSError, ValueError, IndexError."""
+        begin = self._ctx.clock()
+        waited = int(self._schedstat.read().split()[1])
+        readings = [Reading(self._wait, waited, begin, self._ctx.clock())]
+        if len(self._rest) == 2:
+            stat, wchan = self._rest
+            begin = self._ctx.clock()
+            code = _asleep_in(wchan.read(), stat)
+            readings.append(Reading(self._state, code, begin, self._ctx.clock()))
+        return readings
+
+    def close(self) -> None:
+        for file in (self._schedstat, *self._rest):
+            file.close()
+
+
+@lru_cache(maxsize=256)
+def _activity(wchan: bytes) -> HostActivity:
+    name = wchan.decode(errors="replace")
+    return next(
+        (activity for words, activity in WAIT_CHANNELS if re.search(words, name)), HostActivity.BLOCKED
+    )
+
+
+def _asleep_in(wchan: bytes, stat: KeptFile) -> int:
+    """A code of MAIN_STATE. The kernel names no function for a running thread, nor for some that wait for a
+    disk; nor for anyone where it may not be seen.
+    """
+    if wchan.strip(b"\0\n") not in (b"", b"0"):
+        return 1 + ASLEEP.index(_activity(wchan))
+    line = stat.read()
+    state = line[line.rindex(b")") + 2 :][:1]
+    asleep = {b"S": HostActivity.BLOCKED, b"D": HostActivity.FILES}.get(state)
+    return 0 if asleep is None else 1 + ASLEEP.index(asleep)
+
+
 class MainThreads(BaseCollector):
-    """Run queue waiting of each rank's main thread, at most MAIN_PER_SAMPLE of them at a time, in turn."""
+    """Run queue waiting of each rank's main thread and what it sleeps in: at most MAIN_PER_SAMPLE of them
+    each time, in turn.
+    """
 
     name = "cpu.main_threads"
 
     def __init__(self) -> None:
         super().__init__()
-        self._files: dict[int, tuple[Series, KeptFile]] = {}  # the next to be read first
+        self._files: dict[int, _MainThread] = {}  # the next to be read first
         self._refused: set[int] = set()
 
     def probe(self, ctx: Context) -> Capability:
         if reason := _why_not(ctx):
             return self.capability(reason=reason)
         detail = f"up to {MAIN_PER_SAMPLE} ranks each time, in turn"
-        return self.capability(metrics=(MAIN_WAIT,), source="/proc/PID/task/PID/schedstat", detail=detail)
+        source = "/proc/PID/{task/PID/schedstat,wchan,stat}"
+        return self.capability(metrics=(MAIN_WAIT, MAIN_STATE), source=source, detail=detail)
 
     def open(self, ctx: Context) -> None:
         self._ctx = ctx
@@ -187,36 +251,32 @@ class MainThreads(BaseCollector):
     def sample(self) -> Sequence[Reading]:
         pids = self._ctx.pids()
         for pid in [pid for pid in self._files if pid not in pids]:
-            self._files.pop(pid)[1].close()
+            self._files.pop(pid).close()
         for pid in pids:
             if pid not in self._files and pid not in self._refused:
                 self._add(pid)
-        readings = []
+        readings: list[Reading] = []
         for pid in list(self._files)[:MAIN_PER_SAMPLE]:
-            series, file = self._files.pop(pid)
-            begin = self._ctx.clock()
+            files = self._files.pop(pid)
             try:
-                waited = int(file.read().split()[1])
+                readings += files.read()
             except (OSError, ValueError, IndexError) as error:
-                file.close()
+                files.close()
                 self._give_up(pid, error)
                 continue
-            self._files[pid] = series, file
-            readings.append(Reading(series, waited, begin, self._ctx.clock()))
+            self._files[pid] = files
         return readings
 
     def close(self) -> None:
-        for _, file in self._files.values():
-            file.close()
+        for files in self._files.values():
+            files.close()
         self._files.clear()
 
     def _add(self, pid: int) -> None:
         try:
-            file = self._ctx.keep(f"/proc/{pid}/task/{pid}/schedstat")
+            self._files[pid] = _MainThread(self._ctx, pid)
         except OSError as error:
             self._give_up(pid, error)
-            return
-        self._files[pid] = Series(MAIN_WAIT, {"pid": str(pid)}), file
 
     def _give_up(self, pid: int, error: Exception) -> None:
         self._refused.add(pid)

@@ -178,6 +178,63 @@ class HostBlocked(FindingFacts, frozen=True, kw_only=True):
         )
 
 
+_ASLEEP_IN = {
+    HostActivity.LOCK: "it waits for another thread of its process",
+    HostActivity.FILES: "it waits for a file system or a disk",
+    HostActivity.PIPES: "it waits for another process (a pipe, a socket)",
+    HostActivity.SLEEP: "it sleeps for a set time",
+    HostActivity.BLOCKED: "what it waits for is not known",
+}
+_ASLEEP_ADVICE = {
+    HostActivity.LOCK: "Look at what other threads of the process do during a step: move Python code that "
+    "computes (logging, metrics, augmentation) from threads into processes, and do not hold locks that the "
+    "training thread needs.",
+    HostActivity.FILES: "Write logs, metrics and samples from another thread or process, without "
+    "`flush` and `fsync` in every step, or only every so many steps.",
+    HostActivity.PIPES: "Look at what the training thread asks other processes for during a step (a logger, "
+    "a simulator, a remote store), and ask earlier or less often.",
+    HostActivity.SLEEP: "Remove `time.sleep` and polling loops from the training loop.",
+    HostActivity.BLOCKED: "Record the run with `--stacks` to see where the training thread waits.",
+}
+_BUSY_BESIDE = (
+    0.5  # of the time blocked that other threads must compute for the interpreter lock to be likely
+)
+
+
+class ThreadBlocked(FindingFacts, frozen=True, kw_only=True):
+    """The training thread of ranks that compute on the CPU sleeps in the kernel, outside communication and
+    input.
+    """
+
+    asleep: PartOfStep
+    ratio: float  # of the idle time
+    kind: HostActivity  # of ASLEEP; the longest
+    kind_ratio: float  # of the time asleep
+    num_readings: int  # of what the threads sleep in; 0: not read
+    other_threads_ns: float | None  # CPU time of other threads of the process per step, mean rank
+
+    def text(self, subject: Subject) -> FindingText:
+        blocked = "training thread is blocked"
+        lead = f"Host-bound, the {blocked}" if subject.is_verdict else f"The {blocked}"
+        detail = f"The training thread sleeps in the kernel for {format_ratio(self.ratio)} of the idle time"
+        if self.num_readings:
+            detail += (
+                f"; {format_ratio(self.kind_ratio)} of this by {counted(self.num_readings, 'reading')} of "
+                "the main threads' state."
+            )
+        else:
+            detail += "; what it waits for was not read."
+        beside = self.other_threads_ns
+        if self.kind is HostActivity.LOCK and beside and beside >= _BUSY_BESIDE * self.asleep.part_ns:
+            detail += (
+                f" Other threads of the process compute for {format_ns(beside)} per step, so it is likely "
+                "Python's interpreter lock (GIL) that it waits for."
+            )
+        return FindingText(
+            f"{lead}: for {of_step(self.asleep)} {_ASLEEP_IN[self.kind]}.", detail, _ASLEEP_ADVICE[self.kind]
+        )
+
+
 def _nothing_runs(on_device: bool) -> str:
     return "the device is idle" if on_device else "no operator or communication runs"
 

@@ -17,6 +17,7 @@ from perfscope.collectors.cpu.counters import CpuCounters, process_ticks
 from perfscope.collectors.cpu.pressure import Pressure
 from perfscope.collectors.cpu.tasks import MAIN_PER_SAMPLE, TASKS_PER_SAMPLE, MainThreads, TaskTimes
 from perfscope.rundir.metrics import DERIVED
+from perfscope.vocabulary.host_activity import ASLEEP, HostActivity
 from tests.support.hardware import by_series, copy, faulty, machine, names, tree, write
 
 TICK_NS = 10_000_000
@@ -418,6 +419,63 @@ def test_a_main_thread_that_cannot_be_read_is_given_up_with_the_reason(tmp_path:
         assert by_series(collector.sample()) == {"rank_main_thread_wait{pid=50}": 0}
     (fact,) = collector.facts()
     assert fact.labels == {"pid": "60"} and fact.value["what"] == "schedstat"
+
+
+@pytest.mark.parametrize(
+    ("wchan", "state", "activity"),
+    [
+        ("0", "R", None),
+        ("0", "S", HostActivity.BLOCKED),  # the kernel does not show where
+        ("0", "D", HostActivity.FILES),
+        ("futex_do_wait", "S", HostActivity.LOCK),
+        ("futex_wait_queue_me", "S", HostActivity.LOCK),
+        ("hrtimer_nanosleep", "S", HostActivity.SLEEP),
+        ("do_epoll_wait", "S", HostActivity.PIPES),
+        ("anon_pipe_read", "S", HostActivity.PIPES),
+        ("folio_wait_bit_common", "D", HostActivity.FILES),
+        ("jbd2_log_wait_commit", "D", HostActivity.FILES),
+        ("rpc_wait_bit_killable", "S", HostActivity.FILES),
+        ("do_wait", "S", HostActivity.BLOCKED),
+    ],
+)
+def test_what_a_main_thread_sleeps_in_is_told_by_the_kernels_function(
+    tmp_path: Path, wchan: str, state: str, activity: HostActivity | None
+) -> None:
+    here = {"proc/50/wchan": wchan, "proc/50/stat": f"50 (py) thon) {state} 1 50\n"}
+    write(tmp_path, task_files(50, 50, 7, 0, 0) | here)
+    collector = MainThreads()
+    collector.open(captured_context(tmp_path, pids=lambda: (50,)))
+    code = 0 if activity is None else 1 + ASLEEP.index(activity)
+    read = by_series(collector.sample())
+    assert read == {"rank_main_thread_wait{pid=50}": 7, "rank_main_thread_state{pid=50}": code}
+    collector.close()
+
+
+@pytest.mark.parametrize(
+    ("code", "activity"),
+    [
+        (
+            "import threading; held = threading.Lock(); held.acquire(); say(); held.acquire()",
+            HostActivity.LOCK,
+        ),
+        ("import time; say(); time.sleep(60)", HostActivity.SLEEP),
+        ("import os; say(); os.read(os.pipe()[0], 1)", HostActivity.PIPES),
+        ("say()\nwhile True: pass", None),
+    ],
+)
+def test_a_real_main_thread_is_seen_asleep(code: str, activity: HostActivity | None) -> None:
+    say = "say = lambda: print('ready', flush=True)\n"
+    with subprocess.Popen([sys.executable, "-c", say + code], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stdout.readline() == b"ready\n"
+        collector = MainThreads()
+        collector.open(live_context(pids=lambda: (process.pid,)))
+        seen = set()
+        for _ in range(20):
+            time.sleep(0.02)
+            seen.add(by_series(collector.sample()).get(f"rank_main_thread_state{{pid={process.pid}}}"))
+        collector.close()
+        process.kill()
+    assert (0 if activity is None else 1 + ASLEEP.index(activity)) in seen
 
 
 def test_schedstat_of_this_process_sees_its_threads() -> None:

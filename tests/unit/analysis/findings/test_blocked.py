@@ -1,0 +1,91 @@
+"""A training thread that sleeps outside communication and input: what it sleeps in is named, if seen."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from perfscope.analysis.results import Finding
+from perfscope.analysis.run import analyze_run
+from perfscope.vocabulary.host_activity import ASLEEP, HostActivity
+from tests.support.synthetic_run import span
+from tests.support.synthetic_samples import BOOT, SECOND, SampledRun, SampleFile, ticks, two_nodes
+
+MS = 1_000_000
+TRACED = (20, 21, 22, 23, 24, 25)
+STEP = SECOND // 2
+TIMES = ticks(0, 40)
+
+
+def first_finding(
+    path: Path, states: list[HostActivity | None], *, ran_ms: int, other_ms: int = 0
+) -> Finding:
+    """Of a rank with 200 ms of computation in steps of 500 ms, in which its thread ran for `ran_ms`.
+
+    Args:
+        path: of the run.
+        states: what its main thread is seen in, over and over.
+        other_ms: CPU time of the process's other threads per step.
+    """
+    file = SampleFile()
+    codes = [0 if state is None else 1 + ASLEEP.index(state) for state in states]
+    if codes:
+        values = [codes[at % len(codes)] for at in range(len(TIMES))]
+        file.add("rank_main_thread_state", TIMES, values, kind="gauge", unit="code", pid="100")
+    num = 40
+    rank = {"pid": 100, "num_threads": 1, "affinity": [0]}
+    run = SampledRun(path, file, topology=two_nodes(), ranks=[rank])
+    used = {
+        "user_ns": (ran_ms + other_ms) * MS,
+        "system_ns": 0,
+        "thread_user_ns": ran_ms * MS,
+        "thread_system_ns": 0,
+        "runqueue_ns": 0,
+    }
+    run.run.steps(
+        0,
+        [STEP] * num,
+        start_ns=[BOOT + 10 * SECOND + k * STEP for k in range(num)],
+        window=[0 if k in TRACED else -1 for k in range(num)],
+        **{name: [value] * num for name, value in used.items()},
+    )
+    begins = [(k, 10 * SECOND + k * STEP) for k in TRACED]
+    spans = [span(begin, 200 * MS, "compute") for _, begin in begins]
+    run.run.window(0, spans, [(k, begin, begin + STEP) for k, begin in begins])
+    return analyze_run(run.read()).findings[0]
+
+
+def test_a_thread_that_waits_for_a_busy_one_is_said_to_wait_for_the_interpreter_lock(tmp_path: Path) -> None:
+    states = [HostActivity.LOCK] * 5 + [None] * 5
+    finding = first_finding(tmp_path, states, ran_ms=240, other_ms=250)
+    assert finding.id == "host_blocked" and finding.gain_ns == pytest.approx(260 * MS)
+    assert "the training thread is blocked" in finding.text.title
+    assert "another thread" in finding.text.title and "GIL" in finding.text.detail
+    assert "250 ms" in finding.text.detail and "processes" in finding.text.action
+
+
+@pytest.mark.parametrize(
+    ("activity", "says", "advises"),
+    [
+        (HostActivity.LOCK, "another thread", "locks"),
+        (HostActivity.FILES, "file system", "fsync"),
+        (HostActivity.PIPES, "another process", "ask earlier"),
+        (HostActivity.SLEEP, "set time", "time.sleep"),
+    ],
+)
+def test_what_it_sleeps_in_is_named_with_advice_of_its_own(
+    tmp_path: Path, activity: HostActivity, says: str, advises: str
+) -> None:
+    finding = first_finding(tmp_path, [activity, activity, None], ran_ms=210)
+    assert finding.id == "host_blocked"
+    assert says in finding.text.title and "GIL" not in finding.text.detail and advises in finding.text.action
+
+
+def test_without_samples_it_is_blocked_in_what_is_not_known(tmp_path: Path) -> None:
+    finding = first_finding(tmp_path, [], ran_ms=210)
+    assert finding.id == "host_blocked" and "was not read" in finding.text.detail
+
+
+def test_a_thread_that_runs_while_no_operator_does_is_not_blocked(tmp_path: Path) -> None:
+    assert first_finding(tmp_path, [None], ran_ms=490).id == "host_bound"
