@@ -132,9 +132,8 @@ def analyze_run(source: RunSource) -> RunAnalysis:
     )
     ranks, communication, groups = with_communication(source, ranks, comm.collectives)
     pipeline, experts, no_parallel = _parallel(ranks, comm, communication)
-    no_layers_text = advice.training(records).no_layers
-    counted = counted_run(windows)
-    layers, no_layers = layer_results(ranks.traces.layers, communication, counted.layers, no_layers_text)
+    counted, no_text = counted_run(windows), advice.training(records).no_layers
+    layers, no_layers = layer_results(ranks.traces.layers, communication, counted.layers, no_text)
     step_ns = _step_time(ranks.steps)
     speed = throughput(source.run.options.samples_per_step, records, ranks.steps, step_ns)
     training = Training(
@@ -148,14 +147,14 @@ def analyze_run(source: RunSource) -> RunAnalysis:
     states = thread_states(hosts)
     ranks = replace(ranks, results=with_names(ranks.results, states))
     communication = with_ports(communication, machine.wire if machine is not None else ())
-    usual_ns, axes = step_ns.median if step_ns else None, axis_of_calls(groups)
-    why = analyze_why(source, ranks, comm, usual_ns, (machine, hosts), axes, (pipeline, experts))
+    usual_ns, parallel = step_ns.median if step_ns else None, (pipeline, experts)
+    why = analyze_why(source, ranks, comm, usual_ns, (machine, hosts), axis_of_calls(groups), parallel)
     bench, no_bench = _bench(source, ranks, comm, no_window)
     whole, no_whole = whole_run(source.run, records, ranks.parts, speed)
     speed = _speed_of_run(speed, bench)
     no_speed = () if speed.missing is None else (speed.missing,)
     of_run = _missing_of_run(source, ranks, comm, no_layers, no_window)
-    missing = [*of_run, *no_parallel, *counted.missing, *no_speed, *no_bench, *no_whole, *why.missing]
+    missing = [*of_run, *no_parallel, *counted.missing, *no_speed, *no_bench, *no_whole]
     figures = _Figures(
         ranks=ranks,
         no_window=no_window,
@@ -175,7 +174,7 @@ def analyze_run(source: RunSource) -> RunAnalysis:
         whole=whole,
         states=states,
         faults=page_faults(ranks.parts),
-        missing=tuple(dict.fromkeys(missing)),
+        missing=tuple(dict.fromkeys((*missing, *why.missing))),
     )
     analysis = _analysis(source, figures)
     analysis = replace(analysis, traced_ratio=_traced_ratio(figures, analysis))
