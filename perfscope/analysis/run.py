@@ -40,7 +40,7 @@ from perfscope.analysis.machine.analyze import Training, analyze_machine
 from perfscope.analysis.machine.cpu_waits import cpu_waits
 from perfscope.analysis.machine.host import Host
 from perfscope.analysis.machine.results import MachineAnalysis
-from perfscope.analysis.machine.thread_states import ThreadStates, thread_states
+from perfscope.analysis.machine.thread_states import thread_states
 from perfscope.analysis.missing import Missing, missing_figure
 from perfscope.analysis.missing_reasons import (
     NoWindow,
@@ -112,7 +112,6 @@ class _Figures(Struct, frozen=True, kw_only=True):
     why: Why
     bench: BenchResult | None
     whole: WholeRun | None
-    states: Mapping[int, ThreadStates]
     faults: tuple[RankFaults, ...]
     missing: tuple[Missing, ...]
 
@@ -144,8 +143,7 @@ def analyze_run(source: RunSource) -> RunAnalysis:
         samples_per_step=speed.mean_samples,
     )
     machine, hosts = analyze_machine(source, training)
-    states = thread_states(hosts)
-    ranks = replace(ranks, results=with_names(ranks.results, states))
+    ranks = replace(ranks, results=with_names(ranks.results, thread_states(hosts)))
     communication = with_ports(communication, machine.wire if machine is not None else ())
     usual_ns, parallel = step_ns.median if step_ns else None, (pipeline, experts)
     why = analyze_why(source, ranks, comm, usual_ns, (machine, hosts), axis_of_calls(groups), parallel)
@@ -172,7 +170,6 @@ def analyze_run(source: RunSource) -> RunAnalysis:
         why=why,
         bench=bench,
         whole=whole,
-        states=states,
         faults=page_faults(ranks.parts),
         missing=tuple(dict.fromkeys((*missing, *why.missing))),
     )
@@ -356,7 +353,7 @@ def _evidence(source: RunSource, figures: _Figures, analysis: RunAnalysis) -> Ev
         hosts=figures.hosts,
         traced_ratio=analysis.traced_ratio,
         spread_ratio=spread_ratio(list(figures.ranks.steps.values())),
-        states=figures.states,
+        states=thread_states(figures.hosts),
         other_threads_ns={
             rank: ns
             for rank, parts in figures.ranks.parts.items()
