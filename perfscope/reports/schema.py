@@ -403,8 +403,8 @@ _HEAD = """<!-- Written by `make json-doc` from perfscope/reports/schema.py; do 
 `perfscope report RUN --json` prints it, and `--json -o FILE` writes it to a file. Values are raw,
 in base units. A value that was not measured is null, never 0, and `missing` has the reason. Within
 one `schema_version` keys and words are only added; removing one or changing a type needs a new
-version. Keys are named by their path: `ranks[]` is each entry of the list `ranks`, `.*` each value of
-an object."""
+version. Keys are named by their path: `ranks[]` is each entry of the list `ranks`, `.*` each value
+of an object."""
 
 
 if __name__ == "__main__":
