@@ -1,9 +1,10 @@
 """CPU and memory of reading a trace: perfscope against HolisticTraceAnalysis.
 
 Both start a fresh interpreter, read the same file, build their table of it and compute the device's time
-breakdown and the overlap of communication with computation. CPU is user + system time of that process, memory
-its peak resident size. Rounds are interleaved in random order; the figure is the median over rounds of the
-ratio peer/perfscope. perfscope against itself is measured the same way: that is the noise.
+breakdown and the overlap of communication with computation; the peer also its breakdowns of kernels and idle
+time, beside which stands all of `perfscope report TRACE --json`. CPU is user + system time of that process,
+memory its peak resident size. Rounds are interleaved in random order; the figure is the median over rounds of
+the ratio peer/perfscope. perfscope against itself is measured the same way: that is the noise.
 
     python benchmarks/ingest.py --make-venv /tmp/peers          # makes the peers' environments, then measures
     python benchmarks/ingest.py --peer-python /tmp/peers/hta/bin/python --repeats 7 --json
@@ -48,6 +49,12 @@ for path in glob.glob(sys.argv[2] + "/derived/timeline/*.parquet"):
     table = pq.ParquetFile(path).read(columns=[*DEVICE_COLUMNS, "name"], use_threads=False)
     print(device_breakdown(table, every_gpu_event(table)))
 """
+PERFSCOPE_REPORT = """
+import sys
+sys.argv[1:] = ["report", sys.argv[1], "--json"]
+from perfscope.__main__ import main
+main()
+"""
 PERFSCOPE_INGEST = """
 import sys
 from pathlib import Path
@@ -62,6 +69,8 @@ from hta.trace_analysis import TraceAnalysis
 analysis = TraceAnalysis(trace_dir=os.path.dirname(sys.argv[1]))
 print(analysis.get_temporal_breakdown(visualize=False).to_dict())
 print(analysis.get_comm_comp_overlap(visualize=False).to_dict())
+print([frame.to_dict() for frame in analysis.get_gpu_kernel_breakdown(visualize=False)])
+print(analysis.get_idle_time_breakdown(ranks=[0], visualize=False)[0].to_dict())
 """
 
 
@@ -183,7 +192,12 @@ def make_cases(scratch: Path, trace: Path, copies: Sequence[int]) -> list[Case]:
 
 def measure(case: Case, peers: dict[str, str], repeats: int, scratch: Path) -> None:
     """Interleaved rounds, after one that only warms the caches."""
-    runs = {"perfscope": PERFSCOPE, "perfscope again": PERFSCOPE, "perfscope ingest": PERFSCOPE_INGEST}
+    runs = {
+        "perfscope": PERFSCOPE,
+        "perfscope again": PERFSCOPE,
+        "perfscope report": PERFSCOPE_REPORT,
+        "perfscope ingest": PERFSCOPE_INGEST,
+    }
     subjects = {name: [sys.executable, "-c", code] for name, code in runs.items()}
     subjects |= {name: [python, "-c", PEER] for name, python in peers.items()}
     for round_number in range(repeats + 1):
@@ -231,6 +245,7 @@ def result_of(case: Case, peers: Sequence[str]) -> dict[str, object]:
         "ratio": ratios,
         "fastest_peer": fastest,
         "ratio_to_fastest_peer": ratios[fastest],
+        "report_to_fastest_peer": paired_ratio(case.cpu_s["perfscope report"], case.cpu_s[fastest]),
         "ratio_ingest_only": paired_ratio(case.cpu_s[fastest], case.cpu_s["perfscope ingest"]),
         "noise": paired_ratio(case.cpu_s["perfscope again"], own),
         "noise_spread": spread(case.cpu_s["perfscope again"], own),

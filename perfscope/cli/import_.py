@@ -92,25 +92,32 @@ def command(
     named = parse_labels(labels)
     from perfscope.ingest.importing import RunFacts, import_traces
     from perfscope.ingest.run import lean_process
-    from perfscope.ingest.summary import MENDED
 
     lean_process()
     facts = RunFacts(name=name, labels=named, samples_per_step=samples_per_step)
-    with _progress() as progress:
+    with reading_traces() as progress:
         result = import_traces(traces, output, facts=facts, force=force, jobs=jobs, progress=progress)
-    for path, reason in result.rejected:
-        click.echo(f"perfscope: {path}: {reason}: left out", err=True)
-    for trace, summary in zip(result.traces, result.summaries, strict=True):
+    for trace in result.traces:
         process = "" if trace.process is None else f", process {trace.process},"
         source = _source(trace.rank_source)
         click.echo(f"perfscope: {trace.path}{process} is rank {trace.rank} (from {source})", err=True)
-        if summary.salvaged or MENDED in summary.notes:
-            click.echo(f"perfscope: {trace.path}: {_damage(summary.notes, summary.events_dropped)}", err=True)
+    print_damage(result)
     click.echo(json.dumps(_document(result), indent=1) if as_json else _text(result))
 
 
+def print_damage(result: ImportResult) -> None:
+    """What could not be read, on stderr."""
+    from perfscope.ingest.summary import MENDED
+
+    for path, reason in result.rejected:
+        click.echo(f"perfscope: {path}: {reason}: left out", err=True)
+    for trace, summary in zip(result.traces, result.summaries, strict=True):
+        if summary.salvaged or MENDED in summary.notes:
+            click.echo(f"perfscope: {trace.path}: {_damage(summary.notes, summary.events_dropped)}", err=True)
+
+
 @contextmanager
-def _progress() -> Iterator[Callable[[int, int], None] | None]:
+def reading_traces() -> Iterator[Callable[[int, int], None] | None]:
     """A progress bar on stderr, if that is a terminal."""
     if not sys.stderr.isatty():
         yield None

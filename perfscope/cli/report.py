@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from perfscope.cli.output import print_result
 from perfscope.errors import PerfscopeError, UsageError
 
 if TYPE_CHECKING:
+    from perfscope.reports.document import Json
     from perfscope.reports.model import Report
     from perfscope.rundir.reader import RunReader
 
@@ -22,7 +24,7 @@ HTML_NAME, PDF_NAME = "report.html", "report.pdf"
 
 
 @click.command("report", context_settings=HELP)
-@click.argument("run", type=click.Path(path_type=Path), required=False)
+@click.argument("sources", type=click.Path(path_type=Path), nargs=-1, metavar="[RUN | TRACE...]")
 @click.option(
     "--html", "html_file", type=click.Path(path_type=Path), metavar="FILE", help="Write HTML to FILE."
 )
@@ -30,28 +32,39 @@ HTML_NAME, PDF_NAME = "report.html", "report.pdf"
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--text", "as_text", is_flag=True, help="Print the text report.")
 def command(
-    run: Path | None, html_file: Path | None, pdf_file: Path | None, as_json: bool, as_text: bool
+    sources: tuple[Path, ...],
+    html_file: Path | None,
+    pdf_file: Path | None,
+    as_json: bool,
+    as_text: bool,
 ) -> None:
-    """Write the report of RUN (default: perfscope-runs/latest).
+    """Write the report of RUN (default: perfscope-runs/latest), or of the traces of any profiler.
 
     Without options the text report goes to the terminal, report.html and report.pdf into the run. With
     options only what they name is made; they combine. With --json and --text together the text goes to
-    stderr, so that stdout stays JSON.
+    stderr, so that stdout stays JSON. TRACE is a trace file, or a directory of them, as `perfscope import`
+    takes them; of traces nothing is kept but what options name.
 
     \b
     Examples:
       perfscope report
       perfscope report my-run --html /tmp/my-run.html
       perfscope report my-run --json | jq .ranks[0].step_ns.median
+      perfscope report trace_rank*.json.gz --html traces.html
     """
     check_outputs(html_file, pdf_file)
-    reader = open_run(run)
-    report = make_report(ingest(reader.path))
+    if are_traces(sources):
+        run_dir = ingested = import_for_now(sources)
+    else:
+        run_dir = open_run(sources[0] if sources else None).path
+        ingested = ingest(run_dir)
     chosen = bool(html_file or pdf_file or as_json or as_text)
+    if as_json and not (html_file or pdf_file or as_text):
+        print_json(make_document(ingested))
+        return
+    report = make_report(ingested)
     if as_json:
-        from perfscope.reports.document import render_json
-
-        print_result(render_json(report.document))
+        print_json(report.document)
     if as_text or not chosen:
         print_text(report, err=as_json)
     if html_file is not None:
@@ -60,8 +73,13 @@ def command(
     if pdf_file is not None:
         write_document(report, "pdf", pdf_file)
         click.echo(f"perfscope: PDF report in {pdf_file}", err=True)
-    if not chosen:
-        _write_into_run(report, reader.path)
+    if not chosen and are_traces(sources):
+        click.echo(
+            "perfscope: --html FILE and --pdf FILE write the whole report; `perfscope import` keeps a run",
+            err=True,
+        )
+    elif not chosen:
+        _write_into_run(report, run_dir)
 
 
 def check_outputs(html_file: Path | None, pdf_file: Path | None) -> None:
@@ -71,6 +89,33 @@ def check_outputs(html_file: Path | None, pdf_file: Path | None) -> None:
             raise UsageError(f"{option} cannot write to stdout; name a file")
     if html_file is not None and pdf_file is not None and html_file.resolve() == pdf_file.resolve():
         raise UsageError(f"--html and --pdf both name {html_file}; give them two files")
+
+
+def are_traces(sources: Sequence[Path]) -> bool:
+    """Whether the user names traces, not a run."""
+    from perfscope.ingest.formats.registry import is_trace_name
+    from perfscope.rundir import layout
+
+    if len(sources) != 1:
+        return bool(sources)
+    (source,) = sources
+    if not source.is_dir():
+        return source.is_file()
+    is_run = (source / layout.RUN_JSON).exists() or (source / layout.RANKS).exists()
+    return not is_run and any(is_trace_name(path.name) for path in source.iterdir())
+
+
+def import_for_now(traces: Sequence[Path]) -> Path:
+    """A run made of traces, which lasts as long as the command. Raises TraceError, RunDirectoryError."""
+    from perfscope.cli.import_ import print_damage, reading_traces
+    from perfscope.ingest.importing import import_traces
+
+    folder = tempfile.TemporaryDirectory(prefix="perfscope-")
+    click.get_current_context().call_on_close(folder.cleanup)
+    with reading_traces() as progress:
+        result = import_traces(traces, Path(folder.name) / "run", progress=progress)
+    print_damage(result)
+    return result.run_dir
 
 
 def open_run(run: Path | None) -> RunReader:
@@ -104,6 +149,22 @@ def ingest(path: Path) -> Path:
 
 def progress_line(done: int, total: int) -> None:
     click.echo(f"\r\x1b[Kreading traces: {done} of {total}", nl=False, err=True)
+
+
+def make_document(path: Path) -> Json:
+    """The figures of an ingested run, without the timeline and the sections of a report."""
+    from perfscope.analysis.run import analyze_run
+    from perfscope.reports.document import build_document
+    from perfscope.rundir.reader import RunReader
+
+    return build_document(analyze_run(RunReader(path)))
+
+
+def print_json(document: Mapping[str, object]) -> None:
+    """On stdout."""
+    from perfscope.reports.document import render_json
+
+    print_result(render_json(document))
 
 
 def make_report(path: Path) -> Report:

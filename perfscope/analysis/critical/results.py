@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 
 from msgspec import Struct
 
@@ -27,6 +28,8 @@ PATH_KINDS = (
     "host",
     "idle",
 )
+
+_WITH_PHASE = frozenset({"compute", "copy", "host"})  # kinds of which the phase says more
 
 
 class PathSegment(Struct, frozen=True, kw_only=True):
@@ -142,18 +145,16 @@ def never_on_path(paths: Sequence[CriticalPath]) -> tuple[int, ...]:
 def entries(paths: Sequence[CriticalPath]) -> tuple[PathEntry, ...]:
     """Segments that are alike added up, longest first."""
     total = total_of(paths)
-    times: dict[tuple[object, ...], int] = defaultdict(int)
-    counts: dict[tuple[object, ...], int] = defaultdict(int)
+    times: dict[tuple[object, ...], list[int]] = defaultdict(list)
     first: dict[tuple[object, ...], PathSegment] = {}
     for segment in (segment for path in paths for segment in path.segments):
-        shared = segment.kind == "transfer"
-        what = _what(segment)
+        kind = segment.kind
+        shared = kind == "transfer"
         key = (
-            *(None if shared else segment.rank, segment.kind, what),
-            *(segment.layer, _phase(segment), segment.hosts if shared else ()),
+            *(None if shared else segment.rank, kind, _what(segment), segment.layer),
+            *(segment.phase if kind in _WITH_PHASE else None, segment.hosts if shared else ()),
         )
-        times[key] += segment.dur_ns
-        counts[key] += 1
+        times[key].append(segment.dur_ns)
         first.setdefault(key, segment)
     result = [
         PathEntry(
@@ -161,11 +162,11 @@ def entries(paths: Sequence[CriticalPath]) -> tuple[PathEntry, ...]:
             kind=piece.kind,
             what=_what(piece),
             layer=piece.layer,
-            phase=_phase(piece),
+            phase=piece.phase if piece.kind in _WITH_PHASE else None,
             hosts=piece.hosts,
-            ns=times[key],
-            ratio=times[key] / total if total else 0.0,
-            count=counts[key],
+            ns=sum(times[key]),
+            ratio=sum(times[key]) / total if total else 0.0,
+            count=len(times[key]),
         )
         for key, piece in first.items()
     ]
@@ -179,11 +180,7 @@ def _what(segment: PathSegment) -> str:
     return short_name(segment.name)
 
 
-def _phase(segment: PathSegment) -> str | None:
-    """Where it tells something beside the kind."""
-    return segment.phase if segment.kind in ("compute", "copy", "host") else None
-
-
+@lru_cache(maxsize=4096)
 def short_name(name: str) -> str:
     """A kernel's name without what it was compiled for: ``at::native::elementwise_kernel``."""
     plain = name.removeprefix("void ").replace("(anonymous namespace)::", "")

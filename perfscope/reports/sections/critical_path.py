@@ -181,16 +181,16 @@ def _bars(paths: Sequence[CriticalPath]) -> StackedBars:
     )
     if len(paths) > len(drawn):
         caption += f" {len(paths):,} steps were traced; the {MOST_BARS} longest are drawn."
-    bars = []
+    bars, present = [], _present(paths)
     for path in drawn:
         times = {share.key: share.ns for share in shares_by_kind([path])}
         window = f"window {path.window}, " if len(windows) > 1 else ""
-        values = tuple(times.get(kind, 0) for kind, _ in _present(paths))
+        values = tuple(times.get(kind, 0) for kind, _ in present)
         bars.append(Bar(label=f"{window}step {path.step}", values=values))
     return StackedBars(
         id="critical-path-chart",
         title="Composition of the critical path of each step",
-        parts=tuple(part for _, part in _present(paths)),
+        parts=tuple(part for _, part in present),
         bars=tuple(bars),
         caption=caption,
     )
