@@ -11,6 +11,8 @@ import pytest
 
 from perfscope.analysis.results import RunAnalysis
 from perfscope.analysis.run import analyze_run
+from perfscope.analysis.study.analyze import analyze_study
+from perfscope.analysis.study.results import RunEntry
 from tests.planted.hybrid import CAUSES, HybridCase, draw, run, true_step_s
 from tests.planted.recording import EmulatedRun
 
@@ -61,3 +63,20 @@ def test_the_parts_of_a_hybrid_add_up() -> None:
         assert sum(entry.collectives.values()) == entry.exposed_ns
     for row in communication.by_layer:
         assert row.bytes is not None and abs(sum(row.axis_bytes.values()) - row.bytes) <= 1
+
+
+@pytest.mark.parametrize("cause", ["slow_tp_link", "slow_dp_link", "uneven_comm"])
+def test_a_comparison_finds_the_axis_and_layer_that_make_the_difference(cause: str) -> None:
+    """Of the same job with and without a cause, and it adds up."""
+    axis = NAMED[cause][1]
+    for seed in range(5):
+        case = draw(seed, cause)
+        runs = [(name, EmulatedRun(job, run(job))) for name, job in (("a", case.without), ("b", case.job))]
+        diff = analyze_study([RunEntry(name=name, analysis=analyze_run(one)) for name, one in runs]).diff
+        assert diff is not None and diff.difference is not None
+        one = diff.difference
+        assert sum(change.change_ns for change in one.changes) == one.change_ns > 0
+        assert next(iter(one.by_axis)) == axis
+        assert one.by_axis[axis] >= 0.8 * one.change_ns
+        if case.layer is not None:
+            assert (one.changes[0].axis, one.changes[0].layer) == (axis, case.layer)

@@ -12,6 +12,10 @@ from perfscope.analysis.efficiency.results import Efficiency
 from perfscope.analysis.machine.results import MachineAnalysis
 from perfscope.analysis.results import (
     Breakdown,
+    CommByAxis,
+    CommByLayer,
+    CommUnattributed,
+    Communication,
     Finding,
     LayerResult,
     Quantiles,
@@ -22,6 +26,7 @@ from perfscope.analysis.study.results import PARTS, RunEntry
 from perfscope.rundir.records import rank_record
 from perfscope.rundir.scheme_records import BenchRecord
 from perfscope.rundir.typed import read_as
+from perfscope.vocabulary.communication import Unattributed
 from perfscope.vocabulary.findings import FindingKind
 from tests.support.records import run_record
 from tests.support.stated_finding import stated
@@ -146,6 +151,50 @@ def layer(name: str, kind: str, num_params: int | None) -> LayerResult:
         bytes=None,
         order=0,
         num_params=num_params,
+    )
+
+
+def communication(**exposed_ms: float) -> Communication:
+    """By axis; half of the first axis is of layer fc, all else of none."""
+    times = {axis: round(value * MS) for axis, value in exposed_ms.items()}
+    first = next(iter(times))
+    of_layer = times[first] // 2
+    outside = {**times, first: times[first] - of_layer}
+    return Communication(
+        exposed_ns=sum(times.values()),
+        hidden_ns=0,
+        by_layer=(
+            CommByLayer(
+                layer="fc", exposed_ns=of_layer, hidden_ns=0, calls=1, bytes=None, axes={first: of_layer}
+            ),
+        ),
+        by_axis=tuple(
+            CommByAxis(
+                axis=axis,
+                inferred=False,
+                group_size=2,
+                link_class=None,
+                no_link=None,
+                ports=(),
+                calls=1,
+                bytes=None,
+                busbw_bytes_per_s=None,
+                wait_ns=None,
+                transfer_ns=None,
+                hidden_ns=0,
+                exposed_ns=value,
+            )
+            for axis, value in times.items()
+        ),
+        unattributed=(
+            CommUnattributed(
+                reason=Unattributed.OUTSIDE_LAYERS,
+                exposed_ns=sum(outside.values()),
+                calls=1,
+                collectives={},
+                axes=outside,
+            ),
+        ),
     )
 
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from msgspec.structs import replace
 
 from perfscope.analysis.results import CollectiveResult, RunAnalysis
-from perfscope.analysis.study.axes import axis_changes, is_hybrid, whole_parts
 from perfscope.analysis.study.causes import cause_of
-from perfscope.analysis.study.figures import Composition
 from perfscope.analysis.study.gather import mapping
 from perfscope.analysis.study.results import (
     PARTS,
@@ -21,9 +19,12 @@ from perfscope.analysis.study.results import (
     RunEntry,
     StudyRun,
 )
+from perfscope.analysis.study.step_parts import axes_of, difference, has_axes
+from perfscope.analysis.study.step_results import StepPart
 from perfscope.messages.comparison import diff as words
+from perfscope.messages.comparison import exposed as exposed_comm
 from perfscope.messages.comparison.doubt import REPEAT_QUIETLY, cannot_tell
-from perfscope.messages.comparison.schemes import advised, unequal_work
+from perfscope.messages.comparison.schemes import NOT_ALIKE, advised, unequal_work
 from perfscope.messages.sentences import capital
 from perfscope.messages.study import PART_TITLES
 from perfscope.vocabulary.comparison import CannotTell
@@ -51,11 +52,18 @@ def run_diff(before: tuple[StudyRun, RunEntry], after: tuple[StudyRun, RunEntry]
     """What changed from one run to the other: step, parts, layers, collectives, machine, surroundings."""
     (first, first_entry), (second, second_entry) = before, after
     analysis, other = first_entry.analysis, second_entry.analysis
-    by_axis = is_hybrid(analysis, other)
+    exposed = _exposed_section(first, second)
+    apart = difference((first.label, first.step_parts), (second.label, second.step_parts))
     sections = [
         _mixed("step", _step(first, analysis), _step(second, other)),
-        _parts_section((first, analysis), (second, other)),
-        _section("layers", _layers(analysis, by_axis), _layers(other, by_axis), "time"),
+        _parts_section(first, second),
+        *([exposed] if exposed is not None else []),
+        _section(
+            "layers",
+            _layers(analysis, exposed is not None),
+            _layers(other, exposed is not None),
+            "time",
+        ),
         _collective_section(analysis, other),
         _mixed("machine", _machine(first, analysis), _machine(second, other)),
         _texts("packages", first.packages, second.packages),
@@ -65,8 +73,8 @@ def run_diff(before: tuple[StudyRun, RunEntry], after: tuple[StudyRun, RunEntry]
         _texts("scheme", _scheme(first, analysis), _scheme(second, other)),
     ]
     moved = _moved_most(first, second)
-    if moved and by_axis and first.composition is not None and second.composition is not None:
-        moved += words.of_axes(axis_changes((first.composition, analysis), (second.composition, other)))
+    if moved and apart is not None and len(apart.by_axis) > 1:
+        moved += exposed_comm.in_parentheses(apart.by_axis)
     headline, doubt = _headline(first, second, moved), None
     if first.disturbed or second.disturbed:
         doubt = CannotTell.REFERENCE_DISTURBED if first.disturbed else CannotTell.RUNS_DISTURBED
@@ -77,6 +85,7 @@ def run_diff(before: tuple[StudyRun, RunEntry], after: tuple[StudyRun, RunEntry]
         headline=headline,
         cannot_tell=doubt,
         sections=tuple(sections),
+        difference=apart,
         moved=f"{capital(moved)}." if moved else "",
         action=_action(first, second) if doubt is None else REPEAT_QUIETLY,
     )
@@ -97,7 +106,7 @@ def _headline(first: StudyRun, second: StudyRun, moved: str) -> str:
         [size for run in (first, second) if (size := run.effective_batch or run.batch)],
         [run.axes.get("synchrony", "") for run in (first, second)],
     )
-    return f"{words.headline(clause, moved)} {unequal}".rstrip()
+    return f"{words.headline(f'{clause}, {NOT_ALIKE}' if unequal else clause, moved)} {unequal}".rstrip()
 
 
 def _moved_most(first: StudyRun, second: StudyRun) -> str:
@@ -169,25 +178,46 @@ def _sent(link: object) -> float | None:
     return float(recorded) if recorded is not None else None
 
 
-def _parts_section(first: tuple[StudyRun, RunAnalysis], second: tuple[StudyRun, RunAnalysis]) -> DiffSection:
-    """The parts add up to the step to the nanosecond, and so do their changes; of hybrids with each axis."""
-    lacking = [run.label for run, _ in (first, second) if run.composition is None]
+def _parts_section(first: StudyRun, second: StudyRun) -> DiffSection:
+    """The parts add up to the step to the nanosecond, and so do their changes."""
+    lacking = [run.label for run in (first, second) if not run.step_parts]
     if lacking:
         title, reason = words.SECTIONS["parts"], words.not_traced(lacking)
         return DiffSection(id="parts", title=title, rows=(), num_same=0, reason=reason)
-    by_axis = is_hybrid(first[1], second[1])
+    axes = _axes(first, second)
+    sides = [_summed(run.step_parts, lambda part: _part_name(part, axes)) for run in (first, second)]
+    for side, run in zip(sides, (first, second), strict=True):
+        side["step"] = sum(part.ns for part in run.step_parts)
+    return _explained("parts", sides, sides)
+
+
+def _exposed_section(first: StudyRun, second: StudyRun) -> DiffSection | None:
+    """Exposed communication by layer, and axis where there are several; None: not known by axis."""
+    axes = _axes(first, second)
+    if not axes:
+        return None
+    several = len(axes) > 1
     sides = [
-        _parts(run.composition, analysis, by_axis)
-        for run, analysis in (first, second)
-        if run.composition is not None
+        _summed(
+            [part for part in run.step_parts if part.axis is not None],
+            lambda part: exposed_comm.exposed_row(part.layer, part.reason, part.axis if several else None),
+        )
+        for run in (first, second)
     ]
-    if by_axis:  # what one of them has no calls of takes no time there
-        for side, other in (sides, sides[::-1]):
-            side |= {name: 0 for name in other if name not in side}
-    section = _section("parts", sides[0], sides[1], "time")
-    longer = next((row.change for row in section.rows if row.what == "step"), None)
+    steps: list[Side] = [{"step": sum(part.ns for part in run.step_parts)} for run in (first, second)]
+    return _explained("exposed", sides, steps)
+
+
+def _explained(id_: str, sides: list[dict[str, Value]], steps: Sequence[Side]) -> DiffSection:
+    """What only one side has takes no time in the other; each row with its share of the step's change."""
+    for side, other in (sides, sides[::-1]):
+        side |= {name: 0 for name in other if name not in side}
+    section = _section(id_, sides[0], sides[1], "time")
+    before, after = (step["step"] for step in steps)
+    assert isinstance(before, int) and isinstance(after, int)
+    longer = after - before
     rows = (
-        replace(row, note=words.of_difference(row.change / longer))
+        replace(row, share=row.change / longer)
         if longer and row.change is not None and row.what != "step"
         else row
         for row in section.rows
@@ -195,30 +225,35 @@ def _parts_section(first: tuple[StudyRun, RunAnalysis], second: tuple[StudyRun, 
     return replace(section, rows=tuple(rows))
 
 
-def _parts(composition: Composition, analysis: RunAnalysis, by_axis: bool) -> Side:
-    side: Side = {"step": round(composition.step)}
-    for (part, axis), value in whole_parts(composition, analysis, by_axis=by_axis).items():
-        side[PART_TITLES[part] if axis is None else words.along(PART_TITLES[part], axis)] = value
-    return side
+def _axes(first: StudyRun, second: StudyRun) -> list[str]:
+    """Axes with exposed communication in either run; none where it is not divided in both."""
+    if not first.step_parts or not second.step_parts:
+        return []
+    steps = (first.step_parts, second.step_parts)
+    return axes_of(steps) if all(map(has_axes, steps)) else []
 
 
-def _layers(analysis: RunAnalysis, by_axis: bool) -> Side:
-    """`by_axis`: exposed communication of each layer and axis, and of no layer."""
+def _part_name(part: StepPart, axes: Sequence[str]) -> str:
+    title = PART_TITLES[part.part]
+    return exposed_comm.along(title, part.axis) if part.axis is not None and len(axes) > 1 else title
+
+
+def _summed(parts: Iterable[StepPart], name_of: Callable[[StepPart], str]) -> dict[str, Value]:
+    sums: dict[str, int] = defaultdict(int)
+    for part in parts:
+        sums[name_of(part)] += part.ns
+    return dict(sums)
+
+
+def _layers(analysis: RunAnalysis, has_exposed: bool) -> Side:
+    """`has_exposed`: exposed communication has a section of its own."""
     side: Side = {}
-    if by_axis and analysis.communication is not None:
-        for row in analysis.communication.by_layer:
-            for axis, exposed in row.axes.items():
-                side[words.along(words.exposed_row(row.layer or words.ROOT_LAYER), axis)] = exposed
-        for entry in analysis.communication.unattributed:
-            for axis, exposed in entry.axes.items():
-                name = words.along(words.exposed_row(words.no_layer(entry.reason)), axis)
-                side[name] = exposed
     for layer in analysis.layers:
-        name = layer.layer or words.ROOT_LAYER
+        name = layer.layer or exposed_comm.ROOT_LAYER
         side[f"{name}, forward"] = layer.forward_ns
         side[f"{name}, backward"] = layer.backward_ns
-        if layer.exposed_comm_ns is not None and not by_axis:
-            side[words.exposed_row(name)] = layer.exposed_comm_ns
+        if layer.exposed_comm_ns is not None and not has_exposed:
+            side[exposed_comm.exposed_of(name)] = layer.exposed_comm_ns
     return side
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from perfscope.analysis.study.step_results import StepDifference
 from perfscope.vocabulary.comparison import CannotTell
 
 
@@ -14,6 +15,7 @@ class DiffRow(Struct, frozen=True, kw_only=True):
     before; None where one side is missing or no number. `weight` orders rows:
     |change|, in a section of several units |change| / before (of shares |change|), for text 1; in
     `collectives` what the time in the calls of that collective changed by.
+    `share`: of the change of the traced step, in `parts` and `exposed`; negative: it goes the other way.
     `only`: "before" or "after" where the other side has nothing of the kind.
     """
 
@@ -24,12 +26,14 @@ class DiffRow(Struct, frozen=True, kw_only=True):
     change: float | None
     ratio: float | None
     weight: float
-    note: str = ""
+    share: float | None = None
     only: str = ""
 
 
 class DiffSection(Struct, frozen=True, kw_only=True):
-    """`id`: step, parts, layers, collectives, machine, packages, environment, options, command, scheme."""
+    """`id`: step, parts, exposed, layers, collectives, machine, packages, environment, options, command, or
+    scheme.
+    """
 
     id: str
     title: str
@@ -46,6 +50,7 @@ class RunDiff(Struct, frozen=True, kw_only=True):
     headline: str  # how much slower or faster, and the part that moved most
     sections: tuple[DiffSection, ...]
     cannot_tell: CannotTell | None = None  # why the difference says nothing
+    difference: StepDifference | None = None  # of the traced steps, exact; None: one has none
     moved: str = ""  # the headline without the speed
     action: str = ""
     refused: str = ""  # why they may not be compared; then no row has a ratio. "" = they may

@@ -26,6 +26,7 @@ from perfscope.analysis.study.results import (
     RunEntry,
     StudyRun,
 )
+from perfscope.analysis.study.step_parts import step_parts
 from perfscope.messages.comparison.problems import incomplete_reason
 from perfscope.rundir.host_records import TopologyRecord
 from perfscope.rundir.old_words import scales_with
@@ -139,12 +140,14 @@ def _study_run(entry: RunEntry, label: str, model_of_run: Model, model: str) -> 
         backend=_backend(entry),
         losses=_losses(entry),
     )
-    return _with_bench(_with_record(run, analysis.run), bench)
+    return _with_bench(_with_record(run, analysis), bench)
 
 
-def _with_record(run: StudyRun, record: RunRecord) -> StudyRun:
+def _with_record(run: StudyRun, analysis: RunAnalysis) -> StudyRun:
+    record = analysis.run
     return replace(
         run,
+        step_parts=step_parts(run.composition, analysis.communication),
         perfscope_version=record.perfscope_version,
         packages=record.packages,
         environment=record.environment,

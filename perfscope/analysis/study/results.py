@@ -25,6 +25,7 @@ from perfscope.analysis.study.diff_results import RunDiff as RunDiff
 from perfscope.analysis.study.figures import Composition as Composition
 from perfscope.analysis.study.figures import Interval as Interval
 from perfscope.analysis.study.framework_results import FrameworkStudy as FrameworkStudy
+from perfscope.analysis.study.step_results import StepDifference, StepPart
 from perfscope.rundir.records import LayersRecord, RankRecord
 from perfscope.rundir.scheme_records import BenchRecord
 from perfscope.vocabulary.causes import Cause
@@ -141,6 +142,7 @@ class StudyRun(Struct, frozen=True, kw_only=True):
     step_ns: Quantiles | None
     num_steps: int | None  # of the rank with most
     composition: Composition | None
+    step_parts: tuple[StepPart, ...] = ()  # of the same step, exposed communication by axis and layer
     efficiency: Efficiency | None
     peak_memory: tuple[tuple[int, int], ...]  # (rank, bytes); empty = not known
     peak_memory_bytes: int | None  # of the rank with most
@@ -325,6 +327,7 @@ class SchemeRow(Struct, frozen=True, kw_only=True):
     samples_per_s_interval: Interval | None
     step_ns: float | None
     composition: Composition | None
+    step_parts: tuple[StepPart, ...] = ()  # as of a run, mean over its repeats
     efficiency: Efficiency | None  # of the first repeat that has one
     links: tuple[LinkBytes, ...]
     peak_memory_bytes: float | None
@@ -411,6 +414,7 @@ class SchemeStudy(Struct, frozen=True, kw_only=True):
     turns: tuple[Turn, ...] = ()  # against the winner, most likely first
     refused: str = ""
     batch_turns: tuple[BatchTurn, ...] = ()  # the sentence of the nearest is in `verdict.turn`, too
+    differences: tuple[StepDifference, ...] = ()  # of the fastest row's step to each other row's
     unseen: str = ""  # of which rows the exposed share leaves out what was under way before the window
 
 

@@ -24,6 +24,8 @@ from perfscope.analysis.study.repeats import (
 )
 from perfscope.analysis.study.results import Interval, Pair, SchemeRow, SchemeStudy, StudyRun
 from perfscope.analysis.study.series import apart
+from perfscope.analysis.study.step_parts import difference, mean_parts
+from perfscope.analysis.study.step_results import StepDifference
 from perfscope.analysis.study.verdict import verdict_of
 from perfscope.messages.comparison.schemes import (
     NOTHING_SHARED,
@@ -94,7 +96,8 @@ def _study(runs: Sequence[StudyRun], by: str, title: str) -> SchemeStudy:
     rows = _rows(runs)
     drawn = _Draws()
     pairs = tuple(_pair(a, b, drawn) for at, a in enumerate(rows) for b in rows[at + 1 :])
-    verdict, turns, by_batch = verdict_of(rows, pairs, {run.label: run for run in runs})
+    differences = _differences(rows)
+    verdict, turns, by_batch = verdict_of(rows, pairs, {run.label: run for run in runs}, differences)
     return SchemeStudy(
         title=title,
         by=by,
@@ -103,8 +106,16 @@ def _study(runs: Sequence[StudyRun], by: str, title: str) -> SchemeStudy:
         verdict=verdict,
         turns=turns,
         batch_turns=by_batch,
+        differences=differences,
         unseen=unseen_exchanges(rows),
     )
+
+
+def _differences(rows: Sequence[SchemeRow]) -> tuple[StepDifference, ...]:
+    """Of the first row to each other one, of those whose steps were traced."""
+    first, *others = ((row.title, row.step_parts) for row in rows)
+    found = (difference(first, other) for other in others)
+    return tuple(one for one in found if one is not None)
 
 
 def unseen_exchanges(rows: Sequence[SchemeRow]) -> str:
@@ -171,6 +182,7 @@ def _row(key: str, title: str, runs: Sequence[StudyRun]) -> SchemeRow:
         samples_per_s_interval=center_interval(speeds),
         step_ns=known_center([run.typical_step_ns for run in runs]),
         composition=mean_composition(runs),
+        step_parts=mean_parts([run.step_parts for run in runs]),
         efficiency=middle_efficiency(runs),
         links=mean_links(runs),
         peak_memory_bytes=known_center([run.peak_memory_bytes for run in runs]),

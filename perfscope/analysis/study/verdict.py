@@ -8,6 +8,8 @@ from perfscope.analysis.bench_bytes import LinkBytes
 from perfscope.analysis.study.causes import common_cause, verdict_of_report
 from perfscope.analysis.study.crossover import FARTHEST, Modelled, batch_turns, model_of, turns_against
 from perfscope.analysis.study.results import PARTS, BatchTurn, Pair, SchemeRow, SchemeVerdict, StudyRun, Turn
+from perfscope.analysis.study.step_results import StepDifference
+from perfscope.messages.comparison import exposed as exposed_comm
 from perfscope.messages.comparison import schemes as words
 from perfscope.messages.comparison.doubt import REPEAT_QUIETLY, cannot_tell
 from perfscope.vocabulary.comparison import CannotTell
@@ -20,9 +22,19 @@ LOSS_APART = 0.05  # held-out losses that far apart are not the same training
 
 
 def verdict_of(
-    rows: Sequence[SchemeRow], pairs: Sequence[Pair], runs: Mapping[str, StudyRun]
+    rows: Sequence[SchemeRow],
+    pairs: Sequence[Pair],
+    runs: Mapping[str, StudyRun],
+    differences: Sequence[StepDifference] = (),
 ) -> tuple[SchemeVerdict | None, tuple[Turn, ...], tuple[BatchTurn, ...]]:
-    """Of rows that may be compared, fastest first, and their pairs; None of fewer than two."""
+    """The verdict, where the order would turn with bandwidth, and where with the batch.
+
+    Args:
+        rows: that may be compared, fastest first; no verdict of fewer than two.
+        pairs: of all of them.
+        runs: by label.
+        differences: of the fastest row's step to those of others.
+    """
     if len(rows) < 2:
         return None, (), ()
     winner, second, last = rows[0], rows[1], rows[-1]
@@ -38,7 +50,7 @@ def verdict_of(
             level=pair.level,
             headline=_headline(rows, pair) if doubt is None else cannot_tell(doubt, _headline(rows, pair)),
             cannot_tell=doubt,
-            why=_why(winner, second, last, runs),
+            why=_why(winner, second, last, runs, differences),
             turn=" ".join([turn, *(batch_turn.sentence for batch_turn in by_batch[:1])]),
             caution=_caution(rows),
             action=_action(rows, pair, runs) if doubt is None else REPEAT_QUIETLY,
@@ -78,11 +90,18 @@ def _noise(pair: Pair) -> str:
     return words.noise_of(pair.ratio, interval.low, interval.high, interval.num_repeats, is_wide=is_wide)
 
 
-def _why(winner: SchemeRow, second: SchemeRow, last: SchemeRow, runs: Mapping[str, StudyRun]) -> str:
-    """In which part and with which bytes, and what the report of the slowest says."""
+def _why(
+    winner: SchemeRow,
+    second: SchemeRow,
+    last: SchemeRow,
+    runs: Mapping[str, StudyRun],
+    differences: Sequence[StepDifference],
+) -> str:
+    """In which part, axis and layer, with which bytes, and what the report of the slowest says."""
     cause = common_cause([runs[label] for label in last.runs])
     sentences = [
         _step_reason(winner, second),
+        *(_axis_reason(one) for one in differences if one.after == second.title),
         _bytes_reason(winner, second),
         _bytes_reason(winner, last, slowest=True) if last is not second else "",
         verdict_of_report(f"On {last.title}", *cause) if cause else "",
@@ -129,6 +148,22 @@ def _step_reason(winner: SchemeRow, other: SchemeRow) -> str:
         per_sample=winner.batch != other.batch,
         paid=(lost, -saved[lost]) if -saved[lost] >= notable else None,
     )
+
+
+def _axis_reason(one: StepDifference) -> str:
+    """Along which axes and in which layers the runner-up exposes more; "" where that is next to nothing."""
+    layers = [change for change in one.changes if change.axis is not None]
+    if not layers or max(abs(change.change_ns) for change in layers) < NOTABLE * one.after_ns:
+        return ""
+    several = len(one.by_axis) > 1
+    rows = [
+        (
+            exposed_comm.exposed_row(change.layer, change.reason, change.axis if several else None),
+            change.change_ns,
+        )
+        for change in layers
+    ]
+    return exposed_comm.exposed_where(one.after, one.before, one.by_axis, rows)
 
 
 def _bytes_reason(winner: SchemeRow, other: SchemeRow, slowest: bool = False) -> str:

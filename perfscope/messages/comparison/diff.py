@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from perfscope.messages.collectives import UNATTRIBUTED
+from perfscope.messages.comparison.exposed import signed
 from perfscope.messages.comparison.schemes import ONE_RUN_EACH
 from perfscope.messages.efficiency import TITLES
 from perfscope.messages.study import PART_TITLES, faster_than, named, percent, ranks, slower_than
-from perfscope.units import format_ns, format_ratio
-from perfscope.vocabulary.communication import Unattributed
+from perfscope.units import format_ns
 from perfscope.vocabulary.comparison import ProblemKind
 from perfscope.vocabulary.efficiency import PopFactor
 
@@ -18,6 +17,7 @@ NEITHER_HAS_ANY = "neither run has any"
 SECTIONS = {
     "step": "Step and result",
     "parts": "Parts of the traced step",
+    "exposed": "Exposed communication by layer, per step",
     "layers": "Layers, per step",
     "collectives": "Collectives, per step",
     "machine": "Machine",
@@ -66,7 +66,6 @@ MACHINE_ROWS = {
     "threads": "threads per rank",
     "disturbed": "disturbed",
 }
-ROOT_LAYER = "(the model itself)"
 _DIFFER = {
     ProblemKind.OTHER_MODEL: "models",
     ProblemKind.OTHER_DTYPE: "data types",
@@ -132,32 +131,8 @@ def moved_most(part: str, change_ns: float, *, explains: float | None, is_scalin
         is_scaling: the runs have other numbers of ranks: against the ideal another part may have grown most.
     """
     how_much = "moved most" if explains is None else "grew most" if explains > 0 else "shrank most"
-    sign = "+" if change_ns > 0 else "−"
     how = ", counted in time," if is_scaling else ""
-    return f"{PART_TITLES[part]}{how} {how_much}: {sign}{format_ns(abs(change_ns))} in a traced step"
-
-
-def of_axes(changes_ns: Mapping[str, int]) -> str:
-    """What the axes' exposed communication changed by, the largest change first; "" where none did."""
-    order = sorted((axis for axis in changes_ns if changes_ns[axis]), key=lambda axis: -abs(changes_ns[axis]))
-    parts = [
-        f"{axis} {'+' if changes_ns[axis] > 0 else '−'}{format_ns(abs(changes_ns[axis]))}"
-        for axis in order[:3]
-    ]
-    return f" (exposed communication by axis: {', '.join(parts)})" if parts else ""
-
-
-def along(what: str, axis: str) -> str:
-    return f"{what} along {axis}"
-
-
-def of_difference(share: float) -> str:
-    """`share`: of the change of the step; negative where it goes the other way."""
-    return f"{format_ratio(share)} of the difference"
-
-
-def no_layer(reason: Unattributed) -> str:
-    return f"(no layer: {UNATTRIBUTED[reason]})"
+    return f"{PART_TITLES[part]}{how} {how_much}: {signed(change_ns)} in a traced step"
 
 
 def not_traced(labels: Sequence[str]) -> str:
@@ -189,10 +164,6 @@ def collective_name(collective: str, group_size: int | None) -> str:
 def collective_row(name: str, figure: str) -> str:
     """`figure`: of COLLECTIVE_ROWS."""
     return f"{name}: {COLLECTIVE_ROWS[figure]}"
-
-
-def exposed_row(layer: str) -> str:
-    return f"{layer}, exposed communication"
 
 
 def refused(labels: Sequence[str], why: str) -> str:

@@ -13,6 +13,7 @@ NOTHING_SHARED = (
     "no two settings share model, data type, batch, machine and number of ranks: no ratio is formed "
     "and no winner is named"
 )
+NOT_ALIKE = "but not with the same work per update"
 ONE_RUN_EACH = "no repeats, noise unknown"
 ONE_REPEAT = "one run of each is no measure of the noise: an interval needs two repeats or more"
 _NOT_MODELED = {
@@ -68,7 +69,7 @@ def headline(
         text = f"{winner} and {second} are level: {both} ({noise})."
     else:
         # Who processes most has not won where an update is of other samples: it may learn less of each.
-        verb = "processes the most samples" if unequal else "wins"
+        verb = f"processes the most samples, {NOT_ALIKE}" if unequal else "wins"
         text = f"{winner} {verb}: {both}, {faster_than(ratio)} {second} ({noise})."
     return f"{text} {unequal}" if unequal else text
 

@@ -178,7 +178,7 @@ def _layer_table(communication: Communication) -> Table:
         cells = [times.get(entry.axis) for entry in axes]
         more = (total,) if len(axes) > 1 else ()
         rows.append((name, *cells, *more, total / communication.exposed_ns))
-        heat.append(("", *(_tone(cell, largest) for cell in cells), *("" for _ in more), ""))
+        heat.append(("", *(heat_tone(cell, largest) for cell in cells), *("" for _ in more), ""))
     return Table(
         id="communication-layers",
         title="Exposed communication by layer and axis, mean per step and rank",
@@ -192,6 +192,7 @@ def _layer_table(communication: Communication) -> Table:
     )
 
 
-def _tone(value: int | None, largest: int) -> str:
+def heat_tone(value: int | None, largest: int) -> str:
+    """Tone of a time in a heat table whose largest time is `largest`."""
     share = (value or 0) / largest if largest else 0.0
     return next((tone for least, tone in _TONES if share >= least), "")

@@ -80,6 +80,8 @@ def _table(section: DiffSection, diff: RunDiff) -> Table:
         )
         if not diff.refused:
             columns.append(Column(key="ratio", title="After / before", unit=Unit.FACTOR, primary=True))
+        has_share = any(row.share is not None for row in section.rows)
+        columns.append(Column(key="share", title="Of the difference", unit=Unit.RATIO, primary=has_share))
     columns.append(Column(key="note", title="Note"))
     return Table(
         id=f"study-diff-{visible(section.id, 40)}",
@@ -94,14 +96,12 @@ def _table(section: DiffSection, diff: RunDiff) -> Table:
 
 def _row(row: DiffRow, single: Unit | None, wordy: bool, refused: bool) -> tuple[Value, ...]:
     unit = UNITS.get(row.unit, Unit.TEXT)
-    note = visible(row.note, LONGEST)
-    if row.only:
-        note = "; ".join(filter(None, (f"only {row.only}", note)))
+    note = f"only {row.only}" if row.only else None
     sides: Sequence[Value] = [row.before, row.after]
     if single is None or single is Unit.TEXT:
         sides = [None if side is None else visible(_text(unit, side), LONGEST) for side in sides]
     if wordy:
-        return (visible(row.what, 160), *sides, note or None)
+        return (visible(row.what, 160), *sides, note)
     change: Value = row.change
     if single is None:
         text = None if row.change is None else _text(unit, row.change)
@@ -109,7 +109,7 @@ def _row(row: DiffRow, single: Unit | None, wordy: bool, refused: bool) -> tuple
             text = text.replace("%", "points")  # of per cent: +1.5 % would be of the share itself
         change = f"+{text}" if text and row.change and row.change > 0 else text
     ratio = () if refused else (row.ratio,)
-    return (visible(row.what, 160), *sides, change, *ratio, note or None)
+    return (visible(row.what, 160), *sides, change, *ratio, row.share, note)
 
 
 def _text(unit: Unit, value: Value) -> str:
@@ -122,4 +122,4 @@ def _text(unit: Unit, value: Value) -> str:
 def _heat(row: DiffRow) -> tuple[str, ...]:
     """Times tell what is worse: longer. Of everything else more is neither good nor bad."""
     tone = ratio_tone(row.ratio, less_is_good=True) if row.unit == "time" else ""
-    return ("", "", "", tone, tone, "")
+    return ("", "", "", tone, tone, "", "")

@@ -21,6 +21,7 @@ from perfscope.reports.model import (
     Unit,
     Value,
 )
+from perfscope.reports.study.communication import exposed_blocks
 from perfscope.reports.study.formatting import (
     LONGEST,
     MARK,
@@ -52,6 +53,7 @@ def _section(study: StudyAnalysis, schemes: SchemeStudy, suffix: str) -> Section
         *_sentences(schemes, study.headline),
         _speeds(schemes, suffix),
         _composition(schemes, suffix),
+        *exposed_blocks(schemes, word, suffix),
         _speed_table(schemes, word, suffix),
         _bytes_table(schemes, word, suffix),
         _learning_table(schemes, word, suffix),

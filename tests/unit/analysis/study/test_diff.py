@@ -7,17 +7,12 @@ from msgspec import structs
 
 from perfscope.analysis.results import (
     CollectiveResult,
-    CommByAxis,
-    CommByLayer,
-    CommUnattributed,
-    Communication,
     LayerResult,
 )
 from perfscope.analysis.study.analyze import analyze_study
 from perfscope.analysis.study.results import DiffSection, RunDiff, RunEntry
-from perfscope.vocabulary.communication import Unattributed
 from perfscope.vocabulary.comparison import StudyPart
-from tests.support.study_entries import entry, finding, parts
+from tests.support.study_entries import communication, entry, finding, parts
 
 MS = 1_000_000
 
@@ -257,50 +252,6 @@ def test_three_runs_have_no_diff() -> None:
     assert analyze_study([entry("a"), entry("b"), entry("c")]).diff is None
 
 
-def communication(**exposed_ms: float) -> Communication:
-    """By axis; half of the first axis is of layer fc, all else of none."""
-    times = {axis: round(value * MS) for axis, value in exposed_ms.items()}
-    first = next(iter(times))
-    of_layer = times[first] // 2
-    outside = {**times, first: times[first] - of_layer}
-    return Communication(
-        exposed_ns=sum(times.values()),
-        hidden_ns=0,
-        by_layer=(
-            CommByLayer(
-                layer="fc", exposed_ns=of_layer, hidden_ns=0, calls=1, bytes=None, axes={first: of_layer}
-            ),
-        ),
-        by_axis=tuple(
-            CommByAxis(
-                axis=axis,
-                inferred=False,
-                group_size=2,
-                link_class=None,
-                no_link=None,
-                ports=(),
-                calls=1,
-                bytes=None,
-                busbw_bytes_per_s=None,
-                wait_ns=None,
-                transfer_ns=None,
-                hidden_ns=0,
-                exposed_ns=value,
-            )
-            for axis, value in times.items()
-        ),
-        unattributed=(
-            CommUnattributed(
-                reason=Unattributed.OUTSIDE_LAYERS,
-                exposed_ns=sum(outside.values()),
-                calls=1,
-                collectives={},
-                axes=outside,
-            ),
-        ),
-    )
-
-
 def test_hybrids_differ_by_axis_and_the_changes_add_up_to_the_step() -> None:
     """100 ms with 20 exposed (tp 15, dp 5) against 130 with 39 (tp 9, dp 30)."""
     found = diff(
@@ -317,12 +268,16 @@ def test_hybrids_differ_by_axis_and_the_changes_add_up_to_the_step() -> None:
     step = rows.pop("step")
     assert step.change == 30 * MS
     assert sum(row.change or 0 for row in rows.values()) == step.change
-    assert rows["exposed communication along dp"].note == "83.3 % of the difference"
+    assert rows["exposed communication along dp"].share == pytest.approx(25 / 30)
     assert rows["exposed communication along tp"].change == -6 * MS
     assert "exposed communication by axis: dp +25.0 ms, tp −6.00 ms" in found.headline
-    layers = {row.what: row.change for row in section(found, "layers").rows}
-    assert layers["fc, exposed communication along tp"] == -3 * MS
+    layers = {row.what: row.change for row in section(found, "exposed").rows}
+    assert layers["fc along tp"] == -3 * MS
     assert sum(change or 0 for change in layers.values()) == 19 * MS
+    apart = found.difference
+    assert apart is not None and apart.change_ns == 30 * MS == apart.after_ns - apart.before_ns
+    assert sum(change.change_ns for change in apart.changes) == apart.change_ns
+    assert apart.by_axis == {"dp": 25 * MS, "tp": -6 * MS}
 
 
 def test_an_axis_of_one_run_alone_takes_no_time_in_the_other() -> None:

@@ -18,7 +18,7 @@ from perfscope.analysis.study.schemes import inverse
 from perfscope.messages.missing import figure_text
 from perfscope.rundir.old_words import scales_with
 from perfscope.vocabulary.traffic import ScalesWith
-from tests.support.study_entries import entry, finding, link, parts
+from tests.support.study_entries import communication, entry, finding, link, parts
 
 CLUSTER = {"options": {"samples_per_step": 32, "cluster": "2x1@1gbit"}}
 
@@ -363,3 +363,75 @@ def test_a_warning_about_every_run_does_not_list_a_crowd() -> None:
     assert analyze_study(runs).action.startswith("Train more steps, so that untraced ones are counted; as")
     text = next(one.text for one in analyze_study(runs[:2]).problems if one.id == "traced_speed")
     assert text.startswith("a and b were too short")
+
+
+HYBRID = {"communication": communication(tp=15, dp=5)}
+
+
+def test_what_tells_each_scheme_from_the_fastest_adds_up_by_axis_and_layer() -> None:
+    """Fastest: 100 ms with 20 exposed (tp 15, dp 5); the others 130 with 39 (tp 9, dp 30) and 200 with 40."""
+    study = compare(
+        [
+            entry("a", scheme="hy.a", speed=300, breakdown=parts(100, 0.2), analysis=HYBRID),
+            entry(
+                "b",
+                scheme="hy.b",
+                speed=200,
+                breakdown=parts(130, 0.3),
+                analysis={"communication": communication(tp=9, dp=30)},
+            ),
+            entry(
+                "c",
+                scheme="dp.c",
+                speed=100,
+                breakdown=parts(200, 0.2, idle=0.3),
+                analysis={"communication": communication(dp=40)},
+            ),
+        ]
+    )
+    assert [(one.before, one.after) for one in study.differences] == [("hy.a", "hy.b"), ("hy.a", "dp.c")]
+    for one, row in zip(study.differences, study.rows[1:], strict=True):
+        assert sum(part.ns for part in row.step_parts) == one.after_ns == row.composition.step  # type: ignore[union-attr]
+        assert (
+            sum(change.change_ns for change in one.changes) == one.change_ns == one.after_ns - one.before_ns
+        )
+        for axis, changed in one.by_axis.items():
+            assert sum(change.change_ns for change in one.changes if change.axis == axis) == changed
+    assert study.differences[0].by_axis == {"dp": 25_000_000, "tp": -6_000_000}
+    assert study.differences[1].by_axis == {"dp": 35_000_000, "tp": -15_000_000}
+    assert study.verdict is not None
+    assert "hy.b against hy.a, exposed communication by axis: dp +25.0 ms, tp −6.00 ms" in study.verdict.why
+
+
+def test_exposed_communication_that_is_not_known_by_axis_is_one_part_of_the_difference() -> None:
+    study = compare(
+        [
+            entry("a", scheme="hy.a", speed=300, breakdown=parts(100, 0.2), analysis=HYBRID),
+            entry("b", scheme="b", speed=200, breakdown=parts(130, 0.3)),
+        ]
+    )
+    (one,) = study.differences
+    assert one.by_axis == {}
+    assert [(change.part, change.axis, change.change_ns) for change in one.changes] == [
+        ("exposed_comm", None, 19_000_000),
+        ("compute", None, 11_000_000),
+    ]
+
+
+@given(st.lists(st.integers(0, 40_000_001), min_size=4, max_size=4))
+def test_repeats_add_up_to_their_mean_step(exposed: list[int]) -> None:
+    """Repeats of one setting with other steps and other axes."""
+    runs = [
+        entry(
+            f"a{number}",
+            scheme="hy.a",
+            breakdown=parts(100, (tp + dp) / 100e6),
+            analysis={"communication": communication(tp=tp / 1e6, dp=dp / 1e6)},
+        )
+        for number, (tp, dp) in enumerate((exposed[:2], exposed[2:]))
+    ]
+    row = next(row for row in compare([*runs, entry("b", scheme="b")]).rows if row.scheme == "hy.a")
+    assert row.composition is not None
+    assert abs(sum(part.ns for part in row.step_parts) - row.composition.step) <= 1
+    mean = sum(exposed) / 2
+    assert abs(sum(part.ns for part in row.step_parts if part.part == "exposed_comm") - mean) <= 4
