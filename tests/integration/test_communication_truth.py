@@ -23,7 +23,7 @@ QUICK = ("ddp_buckets", "tp")
 RIGHT = 0.99  # of the exposed time that has a layer by the program's structure
 # The mesh names the axes.
 BY_MESH = (
-    *("fsdp2", "fsdp2_kept", "fsdp2_nested", "hsdp", "tp", "sp", "loss_parallel"),
+    *("fsdp2", "fsdp2_kept", "fsdp2_nested", "hsdp", "tp", "fsdp2_tp", "sp", "loss_parallel"),
     *("gpipe", "1f1b", "1f1b_4", "interleaved", "interleaved_3"),
 )
 OF_A_THREAD = "thread"  # communicates in a helper thread, which a window does not trace

@@ -236,3 +236,23 @@ def test_a_training_is_marked_in_its_window_and_left_as_it_was(train: Train) -> 
     assert recorded.marks("group", rank=0) == ["1", "1:peer=1"] * 3
     assert recorded.marks("group", rank=1) == ["1", "1:peer=0"] * 3
     assert recorded.errors() == []
+
+
+def test_functional_collectives_are_marked_and_are_afterwards_what_they_were(world: Any) -> None:
+    """Of DTensor and of compiled code: they reach the group in C++."""
+    import torch.distributed._functional_collectives as functional
+
+    operators = [torch.ops._c10d_functional.all_reduce, torch.ops._c10d_functional.all_reduce_.default]
+    before = [vars(operator)["_op"] for operator in operators]
+    marks, x = Marks(), torch.ones(4, 2)
+    functional.wait_tensor(functional.all_reduce(x, "sum", world))
+    marks.groups.install()
+    name = f"perfscope.group:{world.group_name}"
+    functional.wait_tensor(functional.all_reduce(x, "sum", world))
+    functional.wait_tensor(torch.ops._c10d_functional.all_reduce_.default(x.clone(), "sum", world.group_name))
+    functional.wait_tensor(functional.all_to_all_single(x, None, None, world))
+    marks.groups.remove()
+    functional.wait_tensor(functional.all_reduce(x, "sum", world))
+    assert marks.seen == [name, name, name, "perfscope.rows:4"]
+    assert all(vars(operator)["_op"] is entry for operator, entry in zip(operators, before, strict=True))
+    assert marks.faults == []

@@ -1,9 +1,10 @@
 """Marks which process group each call of torch.distributed is on. In traced windows only.
 
 A CPU backend's spans and the `c10d::` operators do not name their group. So while a window is open the
-methods of `torch.distributed.ProcessGroup` that Python calls run inside a mark, `perfscope.group:<name>`.
-What C++ calls by itself (DDP's reducer, functional collectives) passes no Python and stays unmarked; the
-groups of DDP's reducers are written into the trace instead.
+methods of `torch.distributed.ProcessGroup` that Python calls run inside a mark, `perfscope.group:<name>`, and
+so do the operators behind functional collectives (DTensor's, say), which reach the group in C++. What C++
+calls by itself (DDP's reducer, backward passes of functional collectives) passes no Python and stays
+unmarked; the groups of DDP's reducers are written into the trace instead.
 
 A call of a thread that the trace does not record is counted instead of marked.
 """
@@ -31,6 +32,15 @@ METHODS = (
     *("send", "recv", "recv_anysource", "_end_coalescing"),
 )
 _EXCHANGES = ("alltoall_base", "all_to_all_single")  # (output, input, ...)
+# Operators behind functional collectives: (input, ..., group), of two libraries.
+FUNCTIONAL = (
+    *("all_reduce", "all_reduce_", "all_reduce_coalesced", "all_reduce_coalesced_", "broadcast", "broadcast_"),
+    *("all_gather_into_tensor", "all_gather_into_tensor_out", "all_gather_into_tensor_coalesced"),
+    *("reduce_scatter_tensor", "reduce_scatter_tensor_out", "reduce_scatter_tensor_coalesced"),
+    "all_to_all_single",
+)
+_LIBRARIES = ("_c10d_functional", "_c10d_functional_autograd")
+_CALLED = "_op"  # what an operator of either form calls
 _WITH_PEER = ("send", "recv")  # (tensors, rank within the group, tag)
 _SOURCE = "_source_rank"  # of a Work: who sent what was received from any source
 
@@ -75,11 +85,30 @@ class GroupMarks:
         self._ranks.clear()  # a group may have been destroyed and its name given to another
         for name in METHODS:
             text_of = self._with_peer if name in _WITH_PEER else self._text
-            inside = self._note_rows if name in _EXCHANGES else None
+            inside = self._note_sent if name in _EXCHANGES else None
             self._calls.wrap(dist.ProcessGroup, name, functools.partial(self._seen, name, text_of), inside)
         self._calls.replace(dist.Work, _SOURCE, self._sourced)
+        self._wrap_functional()
         if roots:
             note_reducers(reducer_groups(roots))
+
+    def _wrap_functional(self) -> None:
+        """The operators that were looked up so far or are listed: both how Python and compiled code call them."""
+        for library in _LIBRARIES:
+            operators = getattr(sys.modules["torch"].ops, library, None)
+            for name in FUNCTIONAL:
+                packet = getattr(operators, name, None)  # not every version and library has all
+                inside = self._note_rows if name == "all_to_all_single" else None
+                for operator in (packet, getattr(packet, "default", None)):
+                    if _CALLED in getattr(operator, "__dict__", ()):
+                        self._calls.wrap(operator, _CALLED, functools.partial(self._of_functional, name), inside)
+
+    def _of_functional(self, name: str, args: tuple, kwargs: dict) -> Optional[str]:
+        group = kwargs.get("group_name", args[-1] if args else None)
+        if not self._sees(_device((*args, *kwargs.values()))):
+            self.num_unseen[name] += 1
+            return None
+        return layout.MARK_GROUP + str(getattr(group, "group_name", group))
 
     def remove(self) -> None:
         """The class as it was before."""
@@ -98,11 +127,14 @@ class GroupMarks:
         text = self._text(args, kwargs)
         return text + self._peer(args[0], args[2]) if len(args) > 2 else text
 
+    def _note_sent(self, args: tuple) -> None:
+        self._note_rows(args[2:])
+
     def _note_rows(self, args: tuple) -> None:
-        """Writes down how many rows (tokens, of experts) an all-to-all sends."""
+        """Writes down how many rows (tokens, of experts) an all-to-all sends; its input comes first."""
         try:
-            if len(args) > 2 and args[2].dim():
-                with self._calls.new_mark(f"{layout.MARK_ROWS}{args[2].shape[0]}"):
+            if args and args[0].dim():
+                with self._calls.new_mark(f"{layout.MARK_ROWS}{args[0].shape[0]}"):
                     pass
         except Exception as error:  # noqa: BLE001 - the boundary: the call goes on without the note
             self._calls.fail(error)
