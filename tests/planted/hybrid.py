@@ -40,6 +40,7 @@ class HybridJob(Job):
     per_byte: axis -> beta, s per byte.
     heavy: layer index -> times the activations of the others.
     named: whether the groups' descriptions name the axes.
+    reduces_input: the first layer's input has a gradient, which is reduced like those of other layers.
     """
 
     tp: int
@@ -47,6 +48,7 @@ class HybridJob(Job):
     per_byte: dict[str, float]
     heavy: dict[int, float] = field(default_factory=dict)
     named: bool = True
+    reduces_input: bool = True
 
     def members(self, axis: str) -> list[list[int]]:
         """Ranks of each group of an axis."""
@@ -99,7 +101,8 @@ class HybridPlayer(Player):
                 leave = self._all_reduce(DP, self.buckets[number][0], {"phase": "backward"})
                 done = [max(pair) for pair in zip(done, leave, strict=True)]
                 number += 1
-            self._exchange_of(layer, backward=True)
+            if layer or job.reduces_input:
+                self._exchange_of(layer, backward=True)
         for rank in ranks:
             self.at[rank] = max(self.at[rank], done[rank])
             if not job.on_gpu:
@@ -211,7 +214,7 @@ def draw(seed: int, cause: str | None) -> HybridCase:
 def _uneven(rng: np.random.Generator, seed: int, job: HybridJob) -> HybridCase:
     """A layer with two to four times the activations of the others."""
     while True:
-        layer = int(rng.integers(len(job.layers)))
+        layer = int(rng.integers(0 if job.reduces_input else 1, len(job.layers)))
         heavy = replace(job, heavy={layer: float(rng.uniform(2.0, 4.0))})
         if 1 - _quick(job) / _quick(heavy) >= LEAST_GAIN:
             return HybridCase(cause="uneven_comm", job=heavy, without=job, layer=job.layers[layer].name)
@@ -272,6 +275,7 @@ def _job(rng: np.random.Generator, seed: int, cause: str | None) -> HybridJob:
         latency={TP: latency, DP: latency},
         per_byte={TP: per_byte, DP: per_byte},
         named=bool(rng.random() < 0.6),
+        reduces_input=bool(rng.random() < 0.5),
     )
 
 

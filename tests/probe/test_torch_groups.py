@@ -253,6 +253,6 @@ def test_functional_collectives_are_marked_and_are_afterwards_what_they_were(wor
     functional.wait_tensor(functional.all_to_all_single(x, None, None, world))
     marks.groups.remove()
     functional.wait_tensor(functional.all_reduce(x, "sum", world))
+    assert marks.faults == []
     assert marks.seen == [name, name, name, "perfscope.rows:4"]
     assert all(vars(operator)["_op"] is entry for operator, entry in zip(operators, before, strict=True))
-    assert marks.faults == []

@@ -21,7 +21,8 @@ SERIAL = 0.4  # of the exposed communication: ideal transfers that save less lea
 HELPS = 0.6  # of what ideal transfers along the axis would bring: a remedy that brings as much is named
 OF_LINK = 0.35  # likewise, of the link of another axis
 UNEVEN = 1.7  # times the bytes of the other layers from which a layer stands out
-ALIKE = 1.3  # largest over smallest bytes of the other layers
+ALIKE = 1.3  # largest over smallest bytes of the layers that it is compared with
+ALIKE_SHARE = 0.6  # of the other layers that must be alike
 MIN_PEERS = 3
 _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 
@@ -178,12 +179,13 @@ def uneven(evidence: Evidence) -> Finding | None:
 
 
 def _uneven_of(evidence: Evidence, axis: str, pattern: str, rows: list[CommByLayer]) -> Finding | None:
-    if len(rows) < MIN_PEERS + 1:
+    *others, largest = sorted(rows, key=lambda row: row.axis_bytes[axis])
+    size, most = largest.axis_bytes[axis], others[-1].axis_bytes[axis] if others else 0
+    # A first layer has no gradients of its input to reduce: some may send less, as long as most are alike.
+    peers = [row for row in others if row.axis_bytes[axis] * ALIKE >= most]
+    if len(peers) < max(MIN_PEERS, ALIKE_SHARE * len(others)) or not most or size < UNEVEN * most:
         return None
-    *peers, largest = sorted(rows, key=lambda row: row.axis_bytes[axis])
-    sizes, size = [row.axis_bytes[axis] for row in peers], largest.axis_bytes[axis]
-    if not sizes[0] or sizes[-1] > ALIKE * sizes[0] or size < UNEVEN * sizes[-1]:
-        return None
+    sizes = [row.axis_bytes[axis] for row in peers]
     exposed, peer_ns = largest.axes.get(axis, 0), statistics.median(row.axes.get(axis, 0) for row in peers)
     gain_ns, gain_ratio = evidence.all_of(max(exposed - peer_ns, 0))
     usual = evidence.step_ns.median if evidence.step_ns is not None else evidence.step

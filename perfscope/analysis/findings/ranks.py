@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections import Counter
 
+from perfscope.analysis.experts.results import ExpertLayer
 from perfscope.analysis.findings.evidence import Evidence
 from perfscope.analysis.rank_facts import num_devices
 from perfscope.analysis.results import CollectiveCall, Finding
 from perfscope.analysis.server import servers_of
-from perfscope.analysis.whatif.parallel import EQUAL_EXPERTS
 from perfscope.analysis.whatif.peers import SLOWER, Slow
 from perfscope.analysis.whatif.results import WhatIf
 from perfscope.messages.findings.facts import LateRank, LayerShare, Prediction, WaitOrTransfer
@@ -20,9 +20,8 @@ CLEARLY = 2.4  # standard deviations of a fair draw above which a rank is last t
 HOLDS_UP = 0.8  # one rank last in so many of the calls holds the others up
 IMBALANCE = 0.03  # busiest rank over the mean, as a share of the step
 UNEVEN = 0.1  # of one layer's parameters by which two ranks' shares of it differ
-# Of what a rank as fast as its peers would bring. Where tokens are the cause, equal experts bring (p-1)/p of
-# it, because the peers then take more of them.
-_BY_TOKENS = 0.35
+_MORE = 1.1  # times the mean of the other ranks' tokens
+_AS_FAST = 1.3  # times the others' time for a token that still counts as no slower
 _DOMINANT = 0.5  # of the excess of all slow ranks that the worst has, to be the one
 
 
@@ -35,7 +34,7 @@ def slow_rank(evidence: Evidence) -> Finding | None:
     if not slow or slow[0].excess_ns < _DOMINANT * sum(rank.excess_ns for rank in slow):
         return None
     worst = slow[0]
-    if _has_more_tokens(evidence, worst, what_if):
+    if _has_more_tokens(evidence, worst):
         return None
     waited = held_up(evidence)
     by_it = waited if waited is not None and waited[0].rank == worst.rank else None
@@ -59,12 +58,23 @@ def slow_rank(evidence: Evidence) -> Finding | None:
     )
 
 
-def _has_more_tokens(evidence: Evidence, slow: Slow, what_if: WhatIf) -> bool:
-    """Whether a rank takes longer in its experts because these are given more tokens: it does other work."""
-    equal = evidence.what_ifs.of(EQUAL_EXPERTS)
-    if evidence.experts is None or equal is None or equal.gain_ns < _BY_TOKENS * what_if.gain_ns:
+def _has_more_tokens(evidence: Evidence, slow: Slow) -> bool:
+    """Whether a rank takes longer in its experts because these are given more tokens: it does other work.
+
+    A rank as fast as the others would then not help as much as it seems: the tokens have to go somewhere.
+    """
+    layers = evidence.experts.layers if evidence.experts is not None else ()
+    return any(_explains(layer, slow) for layer in layers if f"{slow.layer}.".startswith(f"{layer.layer}."))
+
+
+def _explains(layer: ExpertLayer, slow: Slow) -> bool:
+    """Whether the rank has more tokens in the layer, and takes no longer for each."""
+    mine = [rank for rank in layer.ranks if rank.rank == slow.rank]
+    others = [rank for rank in layer.ranks if rank.rank != slow.rank]
+    tokens, time = (sum(rank.bytes for rank in others), sum(rank.compute_ns for rank in others))
+    if not mine or not others or mine[0].bytes <= _MORE * tokens / len(others):
         return False
-    return equal.rank == slow.rank
+    return mine[0].compute_ns * tokens <= _AS_FAST * time * mine[0].bytes
 
 
 def _prediction(what_if: WhatIf) -> Prediction:

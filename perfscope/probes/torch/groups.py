@@ -34,10 +34,10 @@ METHODS = (
 _EXCHANGES = ("alltoall_base", "all_to_all_single")  # (output, input, ...)
 # Operators behind functional collectives: (input, ..., group), of two libraries.
 FUNCTIONAL = (
-    *("all_reduce", "all_reduce_", "all_reduce_coalesced", "all_reduce_coalesced_", "broadcast", "broadcast_"),
+    *("all_reduce", "all_reduce_", "all_reduce_coalesced", "all_reduce_coalesced_"),
+    *("broadcast", "broadcast_", "all_to_all_single"),
     *("all_gather_into_tensor", "all_gather_into_tensor_out", "all_gather_into_tensor_coalesced"),
     *("reduce_scatter_tensor", "reduce_scatter_tensor_out", "reduce_scatter_tensor_coalesced"),
-    "all_to_all_single",
 )
 _LIBRARIES = ("_c10d_functional", "_c10d_functional_autograd")
 _CALLED = "_op"  # what an operator of either form calls
@@ -93,7 +93,7 @@ class GroupMarks:
             note_reducers(reducer_groups(roots))
 
     def _wrap_functional(self) -> None:
-        """The operators that were looked up so far or are listed: both how Python and compiled code call them."""
+        """Operators as Python calls them, and their only overload, as compiled code does."""
         for library in _LIBRARIES:
             operators = getattr(sys.modules["torch"].ops, library, None)
             for name in FUNCTIONAL:
@@ -101,7 +101,8 @@ class GroupMarks:
                 inside = self._note_rows if name == "all_to_all_single" else None
                 for operator in (packet, getattr(packet, "default", None)):
                     if _CALLED in getattr(operator, "__dict__", ()):
-                        self._calls.wrap(operator, _CALLED, functools.partial(self._of_functional, name), inside)
+                        text_of = functools.partial(self._of_functional, name)
+                        self._calls.wrap(operator, _CALLED, text_of, inside)
 
     def _of_functional(self, name: str, args: tuple, kwargs: dict) -> Optional[str]:
         group = kwargs.get("group_name", args[-1] if args else None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from perfscope.analysis.run import analyze_run
@@ -56,6 +57,23 @@ def test_a_slow_rank_with_equal_tokens_is_no_imbalance_of_experts(tmp_path: Path
     assert analysis.experts is not None
     assert analysis.experts.layers[0].imbalance < 1.01
     assert not any(finding.id is FindingKind.EXPERT_IMBALANCE for finding in analysis.findings)
+
+
+def test_a_rank_with_nearly_all_tokens_is_not_slow(tmp_path: Path) -> None:
+    """Work that varies makes equal experts save less than a rank as fast as the others would seem to."""
+    rng = np.random.default_rng(3)
+    run, _ = expert_run(tmp_path, [[[26, 486], [26, 486]]] * 4, noise=lambda: float(rng.exponential(1.0)))
+    findings = analyze_run(run.read()).findings
+    assert (findings[0].id, findings[0].rank) == (FindingKind.EXPERT_IMBALANCE, 1)
+    assert not any(finding.id is FindingKind.STRAGGLER for finding in findings)
+
+
+def test_a_slow_rank_with_somewhat_more_tokens_is_slow(tmp_path: Path) -> None:
+    run, _ = expert_run(tmp_path, [[[150, 150, 130, 170]]] * 3, slow={3: 3.0})
+    assert any(
+        finding.id is FindingKind.STRAGGLER and finding.rank == 3
+        for finding in analyze_run(run.read()).findings
+    )
 
 
 def test_equal_all_to_alls_are_taken_for_experts_only_where_the_axis_is_named(tmp_path: Path) -> None:
