@@ -1,15 +1,17 @@
 """Does `perfscope report` name the cause that was planted, and do its what-ifs come true?
 
-Really trains benchmarks/planted/train.py with one cause planted, reads the report, then trains without the
-cause. A hit is a first finding with the cause's id (and its rank where it has one). A what-if's error is its
+Really trains benchmarks/planted/train.py or hybrid.py with one cause planted, reads the report, then trains
+without the cause. A hit is a first finding with the cause's id (and its rank and axis where it has one);
+"own": the first finding about the training itself is, whatever disturbed the run. A what-if's error is its
 predicted step against the median step of the training without the cause; A/A, the same training against
 itself, is the error that no prediction can beat here.
 
-    python benchmarks/planted.py                                  # every cause, 2 repeats, about 6 minutes
+    python benchmarks/planted.py                                  # every cause, 2 repeats, about 15 minutes
     python benchmarks/planted.py --causes straggler,input_bound --repeats 5 --json
+    python benchmarks/planted.py --causes hybrid --repeats 10     # all of hybrid.py
 
-Needs two CPUs; slow_link runs in the emulated cluster (root or user namespaces, `ip`,
-`tc`). Remote memory needs two NUMA nodes and is planted in tests/planted only, where the machine is emulated.
+Needs two CPUs; slow links run in the emulated cluster (root or user namespaces, `ip`, `tc`). Remote memory
+needs two NUMA nodes and is planted in tests/planted only, where the machine is emulated.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-TRAIN = Path(__file__).parent / "planted" / "train.py"
+PROGRAMS = Path(__file__).parent / "planted"
+HYBRID = "hybrid.py"
 PERFSCOPE = (sys.executable, "-m", "perfscope")
 # Several windows, whatever they cost: the first one falls into the warm-up of a training as short as this.
 RECORDING = ("--ceilings", "off", "--overhead", "0.5", "--windows", "6")
@@ -43,11 +46,13 @@ class Setup:
     """One way to train.
 
     Attributes:
+        program: of PROGRAMS.
         cluster: SPEC of the emulated cluster, "" = this machine.
         threads: of each rank.
         cpus: the control group's quota, 0 = none.
     """
 
+    program: str = "train.py"
     arguments: tuple[str, ...] = ()
     cluster: str = ""
     neighbour: bool = False
@@ -55,7 +60,7 @@ class Setup:
     cpus: float = 0.0
 
     def command(self) -> list[str]:
-        training = [str(TRAIN), *self.arguments]
+        training = [str(PROGRAMS / self.program), *self.arguments]
         if self.cluster:
             cluster = [sys.executable, "-m", "perfscope.runners.cluster", "--quiet", self.cluster]
             return [*cluster, "--", sys.executable, *training]
@@ -88,6 +93,11 @@ class Cause:
     of_mean: bool = False
     rank: int | None = None
     layer: str | None = None
+    axis: str | None = None
+
+
+def _hybrid(*arguments: str, cluster: str = "") -> Setup:
+    return Setup(program=HYBRID, arguments=arguments, cluster=cluster)
 
 
 def _plant(cause: str) -> Setup:
@@ -141,6 +151,51 @@ CAUSES = {
     "oversubscribed": Cause(planted=Setup(threads=4), removed=Setup(threads=1)),
     "throttled": Cause(planted=Setup(arguments=("--pin",), cpus=1.0), removed=CLEAN, finding="disturbed"),
 }
+SMALL = ("tensor", "--tp", "2", "--batch", "64")
+EXPERTS = ("experts", "--pin", "--width", "512", "--batch", "256")
+LATE = "2x2@1gbit,3ms"
+CAUSES |= {
+    "slow_dp_link": Cause(
+        planted=_hybrid(*SMALL, cluster="2x2@200mbit"),
+        removed=_hybrid(*SMALL, cluster="2x2"),
+        what_if="fast_link:dp",
+        finding="slow_link",
+        axis="dp",
+    ),
+    "slow_tp_link": Cause(
+        planted=_hybrid(*SMALL, "--outer", "tp", cluster="2x2@40mbit"),
+        removed=_hybrid(*SMALL, "--outer", "tp", cluster="2x2"),
+        what_if="fast_link:tp",
+        finding="slow_link",
+        axis="tp",
+    ),
+    "stage_imbalance": Cause(
+        planted=_hybrid("stages", "--pin", "--layers", "7,1"),
+        removed=_hybrid("stages", "--pin", "--layers", "4,4"),
+        what_if="equal_stages",
+        rank=0,
+    ),
+    "expert_imbalance": Cause(
+        planted=_hybrid(*EXPERTS, "--hot", "0.95"),
+        removed=_hybrid(*EXPERTS, "--hot", "0.5"),
+        what_if="equal_experts",
+        rank=1,
+    ),
+    "uneven_comm": Cause(
+        planted=_hybrid("tensor", "--batch", "256", "--heavy", "2", cluster="2x1@200mbit"),
+        removed=_hybrid("tensor", "--batch", "256", cluster="2x1@200mbit"),
+        layer="2",
+        axis="tp",
+    ),
+    "small_buckets": Cause(
+        planted=_hybrid(*SMALL, "--bucket-kb", "1", cluster=LATE),
+        removed=_hybrid(*SMALL, cluster=LATE),
+        what_if="one_bucket",
+        finding="small_collectives",
+        axis="dp",
+    ),
+}
+OUTSIDE = {"disturbed", "preempted", "oversubscribed"}  # findings about the machine, not the training
 PLANTED = {cause.finding or name for name, cause in CAUSES.items()}
 IMPOSSIBLE = {"numa_remote": "this needs a machine of two NUMA nodes; see tests/planted"}
 
@@ -148,11 +203,13 @@ IMPOSSIBLE = {"numa_remote": "this needs a machine of two NUMA nodes; see tests/
 def main() -> None:
     args = _arguments()
     causes = args.causes.split(",") if args.causes else [*CAUSES]
+    if causes == ["hybrid"]:
+        causes = [name for name, cause in CAUSES.items() if cause.planted.program == HYBRID]
     for name in causes:
         if name not in CAUSES:
             why = IMPOSSIBLE.get(name, f"choose from {', '.join(CAUSES)}")
             sys.exit(f"planted.py: cannot plant {name!r}: {why}")
-    setups = [CLEAN, EVEN] if not args.causes else [CLEAN]
+    setups = [CLEAN, EVEN] if not args.causes else []
     for name in causes:
         setups += [CAUSES[name].planted, CAUSES[name].removed]
     setups = list(dict.fromkeys(setups))
@@ -279,7 +336,6 @@ def _judge(name: str, cause: Cause, results: dict[Setup, list[dict[str, Any]]]) 
     pairs = zip(results[cause.planted], results[cause.removed], strict=True)
     for repeat, (planted, removed) in enumerate(pairs, start=1):
         found = _verdict(planted)
-        there = cause.rank is None or found["rank"] == cause.rank
         named = None if cause.layer is None else str(found["layer"] or "").startswith(cause.layer)
         wanted = cause.finding or name
         predicted = _predicted(planted, wanted, cause)
@@ -287,7 +343,8 @@ def _judge(name: str, cause: Cause, results: dict[Setup, list[dict[str, Any]]]) 
         rows.append(
             {
                 **found,
-                "hit": found["id"] == wanted and there,
+                "hit": _names(found, cause, wanted),
+                "own_hit": _names(_first_own(planted), cause, wanted),
                 "layer_hit": named,
                 "repeat": repeat,
                 "step_ns": planted["step_ns"]["median"],
@@ -300,9 +357,24 @@ def _judge(name: str, cause: Cause, results: dict[Setup, list[dict[str, Any]]]) 
     return {"what_if": cause.what_if or "gain of the finding", "runs": rows}
 
 
+def _names(finding: dict[str, Any], cause: Cause, wanted: str) -> bool:
+    """Whether the finding is the cause, with its rank and axis."""
+    places = {"rank": cause.rank, "axis": cause.axis}
+    return finding["id"] == wanted and all(
+        value is None or finding[key] == value for key, value in places.items()
+    )
+
+
+def _first_own(run: dict[str, Any]) -> dict[str, Any]:
+    """The first finding about the training itself that is no symptom of another."""
+    own = (one for one in run["findings"] if one["id"] not in OUTSIDE and one["symptom_of"] is None)
+    found: dict[str, Any] = next(own, run["findings"][0])
+    return found
+
+
 def _verdict(run: dict[str, Any]) -> dict[str, Any]:
     first = run["findings"][0]
-    found = {key: first[key] for key in ("id", "title", "rank", "layer")}
+    found = {key: first[key] for key in ("id", "title", "rank", "layer", "axis")}
     found["confidence"] = (first.get("confidence") or {}).get("level")
     return {**found, "busy": run["busy"], "overshadowed": run["busy"] > BUSY_CPUS}
 
@@ -343,6 +415,8 @@ def _summary(document: dict[str, Any]) -> dict[str, Any]:
     return {
         "planted": len(counted),
         "named_first": sum(row["hit"] for row in counted),
+        "all_planted": len(rows),
+        "own_first": sum(row["own_hit"] for row in rows),
         "clean": len(clean),
         "false_alarms": sum(run["id"] in PLANTED or run["id"] in IMPOSSIBLE for run in clean),
         "overshadowed": len(rows) + len(document["clean"]) - len(counted) - len(clean),
@@ -356,7 +430,8 @@ def _print(document: dict[str, Any]) -> None:
     print(f"\n{heads}{'step ms':>9}{'predicted':>11}{'measured':>10}{'error':>8}{'layer':>7}")
     rows = [(name, row) for name, judged in document["causes"].items() for row in judged["runs"]]
     for name, row in rows:
-        mark = ("hit" if row["hit"] else "miss") + ("*" if row["overshadowed"] else "")
+        mark = "hit" if row["hit"] else "own" if row["own_hit"] else "miss"
+        mark += "*" if row["overshadowed"] else ""
         layer = "" if row["layer_hit"] is None else "yes" if row["layer_hit"] else "no"
         print(
             f"{name:18}{row['repeat']:6}  {row['id']:20}{mark:7}{_ms(row['step_ns'], 9)}"
@@ -368,6 +443,7 @@ def _print(document: dict[str, Any]) -> None:
         print(f"{'nothing':24}  {one['id']}{'*' if one['overshadowed'] else ''}: {one['title'][:90]}")
     summary = document["summary"]
     print(f"\nnamed first: {summary['named_first']} of {summary['planted']}")
+    print(f"first about the training: {summary['own_first']} of {summary['all_planted']}")
     print(f"false alarms on clean runs: {summary['false_alarms']} of {summary['clean']}")
     if summary["overshadowed"]:
         print(

@@ -9,7 +9,7 @@ import numpy as np
 from msgspec import Struct
 
 from perfscope.analysis.group_axes import AxisOfCalls
-from perfscope.analysis.replay.program import Program
+from perfscope.analysis.replay.program import Float, Program
 from perfscope.analysis.replay.replays import Replays
 from perfscope.analysis.whatif.changes import latency_of
 from perfscope.analysis.whatif.latency import NO_LOAD_BYTES, CallCost
@@ -28,7 +28,8 @@ class RunAxes(Struct, frozen=True, kw_only=True):
 
     Attributes:
         kinds: axis -> kinds of calls, (collective, group).
-        bytes_per_s: axis -> bus bandwidth while data moves, latency not counted; not of axes without sizes.
+        bytes_per_s: axis -> usual bus bandwidth while data moves, latency not counted; not of axes without
+            sizes.
     """
 
     kinds: Mapping[str, frozenset[tuple[str, str]]] = {}
@@ -49,16 +50,15 @@ class RunAxes(Struct, frozen=True, kw_only=True):
             axis_of: axis of each kind of call.
         """
         kinds: dict[str, set[tuple[str, str]]] = defaultdict(set)
-        moved: dict[str, float] = defaultdict(float)
-        moving: dict[str, float] = defaultdict(float)
+        rates: dict[str, list[Float]] = defaultdict(list)
         for window in replays.windows:
             for kind in window.program.names:
                 if kind in axis_of:
                     kinds[axis_of[kind]].add(kind)
-            _add_rates(window.program, costs, axis_of, moved, moving)
+            _add_rates(window.program, costs, axis_of, rates)
         return cls(
             kinds={axis: frozenset(kinds[axis]) for axis in sorted(kinds)},
-            bytes_per_s={axis: moved[axis] / time * 1e9 for axis, time in moving.items() if time > 0},
+            bytes_per_s={axis: _usual_rate(np.concatenate(of, axis=1)) for axis, of in rates.items()},
         )
 
     @property
@@ -80,15 +80,15 @@ def _add_rates(
     program: Program,
     costs: Mapping[tuple[str, str], CallCost],
     axis_of: AxisOfCalls,
-    moved: dict[str, float],
-    moving: dict[str, float],
+    rates: dict[str, list[Float]],
 ) -> None:
-    """Adds the bytes on the bus and the time in ns that calls of one window move them, by axis."""
+    """Adds one window's calls by axis: a row of bytes on the bus, a row of the ns that move them."""
     events, first = program.events, program.call_first[:-1]
     if not len(events.transfer):
         return
     members = np.diff(program.call_first)
-    time = np.add.reduceat(np.maximum(events.transfer - latency_of(program, costs), 0), first) / members
+    # As in `call_costs`: ranks that are late to see the end of a call say nothing of the link.
+    time = np.minimum.reduceat(events.transfer - latency_of(program, costs), first)
     for code, kind in enumerate(program.names):
         collective, _ = kind
         if kind not in axis_of or collective in _POINT_TO_POINT:
@@ -98,5 +98,15 @@ def _add_rates(
             factor = bus_factor(collective, count)
             if factor is not None:
                 chosen = calls & (members == count)
-                moved[axis_of[kind]] += factor * float(program.size[chosen].sum())
-                moving[axis_of[kind]] += float(time[chosen].sum())
+                rates[axis_of[kind]].append(np.stack((factor * program.size[chosen], time[chosen])))
+
+
+def _usual_rate(calls: Float) -> float:
+    """Bytes per second at which half of the bytes move, or slower.
+
+    The median and not the mean: on busy CPUs single calls take many times as long as the link needs.
+    """
+    rates = calls[0] / calls[1]
+    order = np.argsort(rates)
+    moved = np.cumsum(calls[0, order])
+    return float(rates[order][np.searchsorted(moved, moved[-1] / 2)]) * 1e9
