@@ -211,6 +211,7 @@ def _asleep(evidence: Evidence, idle_ns: float) -> ThreadBlocked | None:
     ranks = [rank.rank for rank in evidence.ranks if rank.host_idle]
     of_ranks = [evidence.other_threads_ns[rank] for rank in ranks if rank in evidence.other_threads_ns]
     readings = [evidence.states[rank].num_readings for rank in ranks if rank in evidence.states]
+    faults = [of_rank.major_faults for of_rank in evidence.page_faults if of_rank.rank in ranks]
     return ThreadBlocked(
         asleep=evidence.of_step(idle_ns * asleep / total),
         ratio=asleep / total,
@@ -218,6 +219,7 @@ def _asleep(evidence: Evidence, idle_ns: float) -> ThreadBlocked | None:
         kind_ratio=sums[kind] / asleep,
         num_readings=sum(readings),
         other_threads_ns=sum(of_ranks) / len(of_ranks) if of_ranks else None,
+        major_faults=sum(faults) / len(faults) if faults else 0.0,
     )
 
 

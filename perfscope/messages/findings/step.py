@@ -196,6 +196,11 @@ _ASLEEP_ADVICE = {
     HostActivity.SLEEP: "Remove `time.sleep` and polling loops from the training loop.",
     HostActivity.BLOCKED: "Record the run with `--stacks` to see where the training thread waits.",
 }
+_READS_PAGES = 10  # major page faults per step from which on they are what the thread waits for
+_ADVICE_ON_PAGES = (
+    "Read mapped data ahead of the training thread (loader workers, `madvise(MADV_WILLNEED)`), keep the data "
+    "set in memory or on a faster disk, or use less memory if the machine swaps."
+)
 _BUSY_BESIDE = (
     0.5  # of the time blocked that other threads must compute for the interpreter lock to be likely
 )
@@ -212,6 +217,7 @@ class ThreadBlocked(FindingFacts, frozen=True, kw_only=True):
     kind_ratio: float  # of the time asleep
     num_readings: int  # of what the threads sleep in; 0: not read
     other_threads_ns: float | None  # CPU time of other threads of the process per step, mean rank
+    major_faults: float = 0.0  # pages read from a disk per step, mean rank
 
     def text(self, subject: Subject) -> FindingText:
         blocked = "training thread is blocked"
@@ -230,9 +236,14 @@ class ThreadBlocked(FindingFacts, frozen=True, kw_only=True):
                 f" Other threads of the process compute for {format_ns(beside)} per step, so it is likely "
                 "Python's interpreter lock (GIL) that it waits for."
             )
-        return FindingText(
-            f"{lead}: for {of_step(self.asleep)} {_ASLEEP_IN[self.kind]}.", detail, _ASLEEP_ADVICE[self.kind]
-        )
+        advice = _ASLEEP_ADVICE[self.kind]
+        if self.kind is HostActivity.FILES and self.major_faults >= _READS_PAGES:
+            detail += (
+                f" {self.major_faults:,.0f} pages per step are read from a disk when they are touched (major "
+                "page faults): mapped files that are not in memory, or memory that was swapped out."
+            )
+            advice = _ADVICE_ON_PAGES
+        return FindingText(f"{lead}: for {of_step(self.asleep)} {_ASLEEP_IN[self.kind]}.", detail, advice)
 
 
 def _nothing_runs(on_device: bool) -> str:

@@ -19,7 +19,7 @@ TIMES = ticks(0, 40)
 
 
 def first_finding(
-    path: Path, states: list[HostActivity | None], *, ran_ms: int, other_ms: int = 0
+    path: Path, states: list[HostActivity | None], *, ran_ms: int, other_ms: int = 0, major_faults: int = 0
 ) -> Finding:
     """Of a rank with 200 ms of computation in steps of 500 ms, in which its thread ran for `ran_ms`.
 
@@ -27,6 +27,7 @@ def first_finding(
         path: of the run.
         states: what its main thread is seen in, over and over.
         other_ms: CPU time of the process's other threads per step.
+        major_faults: per step.
     """
     file = SampleFile()
     codes = [0 if state is None else 1 + ASLEEP.index(state) for state in states]
@@ -42,6 +43,8 @@ def first_finding(
         "thread_user_ns": ran_ms * MS,
         "thread_system_ns": 0,
         "runqueue_ns": 0,
+        "minor_faults": major_faults,
+        "major_faults": major_faults,
     }
     run.run.steps(
         0,
@@ -80,6 +83,11 @@ def test_what_it_sleeps_in_is_named_with_advice_of_its_own(
     finding = first_finding(tmp_path, [activity, activity, None], ran_ms=210)
     assert finding.id == "host_blocked"
     assert says in finding.text.title and "GIL" not in finding.text.detail and advises in finding.text.action
+
+
+def test_pages_read_from_a_disk_are_what_it_waits_for(tmp_path: Path) -> None:
+    finding = first_finding(tmp_path, [HostActivity.FILES, None], ran_ms=250, major_faults=120)
+    assert "120 pages per step" in finding.text.detail and "mapped" in finding.text.action
 
 
 def test_without_samples_it_is_blocked_in_what_is_not_known(tmp_path: Path) -> None:
