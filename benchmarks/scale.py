@@ -217,7 +217,9 @@ def analyze(path: Path) -> None:
     reader = RunReader(path)
     analysis = analyze_run(reader)
     analyzed = time.monotonic()
-    extract = extract_timeline(reader, clocks=analysis.clocks)
+    extract = extract_timeline(
+        reader, clocks=analysis.clocks, groups=analysis.process_groups, calls=analysis.labeled_calls
+    )
     done = time.monotonic()
     usage = resource.getrusage(resource.RUSAGE_SELF)
     print(f"verdict        {analysis.findings[0].text.title}")

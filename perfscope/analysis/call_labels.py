@@ -6,14 +6,15 @@ They are those of `RunAnalysis.communication`: the same rules, applied to one wi
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from perfscope.analysis import breakdown as bd
-from perfscope.analysis.communication import LabeledCall, RankComm
+from perfscope.analysis.communication import LabeledCall, LabeledCalls, RankComm
 from perfscope.analysis.communication_results import row_name
 from perfscope.analysis.group_axes import NAMELESS
 from perfscope.analysis.layers import LAYER_COLUMNS, ModelFacts, RankLayers
@@ -25,6 +26,7 @@ from perfscope.vocabulary.communication import DEFAULT_GROUP, Unattributed
 
 LABEL_COLUMNS = tuple(dict.fromkeys((*bd.DEVICE_COLUMNS, *LAYER_COLUMNS)))
 _BETWEEN = "; "
+NO_CALLS: LabeledCalls = MappingProxyType({})
 
 
 class _Label(NamedTuple):
@@ -42,10 +44,14 @@ class CallLabels:
     Args:
         source: the run.
         groups: of the run (RunAnalysis.process_groups).
+        known: of the run (RunAnalysis.labeled_calls); other windows are attributed again.
     """
 
-    def __init__(self, source: RunSource, groups: Iterable[CommGroupResult]) -> None:
+    def __init__(
+        self, source: RunSource, groups: Iterable[CommGroupResult], known: LabeledCalls = NO_CALLS
+    ) -> None:
         self._source = source
+        self._known = known
         self._facts = {(f.rank, f.window): f for f in map(window_facts, source.summaries())}
         self._axes: dict[str, dict[str, str]] = defaultdict(dict)  # group -> kind of call -> axis
         for entry in groups:
@@ -97,7 +103,13 @@ class CallLabels:
             is_copy = on_device and device < 0
             reason = Unattributed.BESIDE_DEVICES if is_copy else Unattributed.OUTSIDE_STEPS
             labels[row] = _Label(None, name, axis, reason.value)
-        for row, calls in self._calls(table, facts).items():
+        known = self._known.get((facts.rank, facts.window))
+        by_row: dict[int, list[LabeledCall]] = defaultdict(list)
+        for call in sorted(
+            self._calls(table, facts) if known is None else known, key=lambda call: -call.share
+        ):
+            by_row[call.row].append(call)
+        for row, calls in by_row.items():
             labels[row] = _of_calls(labels[row], calls, facts.rank)
         return labels
 
@@ -107,8 +119,8 @@ class CallLabels:
         of_group = set(axes.values())
         return axes.get(kind) or (next(iter(of_group)) if len(of_group) == 1 else group)
 
-    def _calls(self, table: pa.Table, facts: WindowFacts) -> Mapping[int, Sequence[LabeledCall]]:
-        """Row -> what the attribution says of it, the largest part first."""
+    def _calls(self, table: pa.Table, facts: WindowFacts) -> Sequence[LabeledCall]:
+        """What the attribution says of the window's calls."""
         members = {
             **{
                 group.name: group.ranks
@@ -123,10 +135,7 @@ class CallLabels:
         spans = spans_of(table)
         act, steps = bd.activity(spans, facts), bd.analyzed_steps(spans, facts)
         layers.add(table, spans, act, steps, bd.in_steps(table, facts), members)
-        calls: dict[int, list[LabeledCall]] = defaultdict(list)
-        for call in sorted(labels, key=lambda call: -call.share):
-            calls[call.row].append(call)
-        return calls
+        return labels
 
 
 def _of_calls(label: _Label, calls: Sequence[LabeledCall], rank: int) -> _Label:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -133,6 +133,9 @@ class LabeledCall(NamedTuple):
     row: int
     cell: CommCell
     share: float
+
+
+LabeledCalls: TypeAlias = Mapping[tuple[int, int], Sequence[LabeledCall]]  # (rank, window) -> its calls
 
 
 class RankComm(Struct):

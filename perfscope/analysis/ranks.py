@@ -13,6 +13,7 @@ from perfscope.analysis import breakdown as bd
 from perfscope.analysis.affected import affected_by
 from perfscope.analysis.buckets import LayerParams
 from perfscope.analysis.comm_record import COMM_COLUMNS, CommRecord
+from perfscope.analysis.communication import LabeledCall
 from perfscope.analysis.device_idle import DeviceIdleRecord
 from perfscope.analysis.experts.record import ExpertRecord
 from perfscope.analysis.host_idle import host_idle
@@ -27,6 +28,7 @@ from perfscope.analysis.results import DeviceBreakdown, RankResult
 from perfscope.analysis.source import RunSource
 from perfscope.analysis.spans import WindowFacts, spans_of, whole_numbers
 from perfscope.analysis.steps import RankSteps, quantiles, rank_steps
+from perfscope.analysis.timeline_thin import spaced
 from perfscope.analysis.waits.stragglers import RankStepTimes, step_times
 from perfscope.analysis.whole_run.steps import StepParts, step_parts
 from perfscope.errors import RunDirectoryError
@@ -50,6 +52,8 @@ class TraceRecord(Struct, frozen=True, kw_only=True):
     pipeline: PipelineRecord = field(default_factory=PipelineRecord)
     experts: ExpertRecord = field(default_factory=ExpertRecord)
     descriptions: dict[str, str] = {}  # process group -> the framework's description
+    calls: dict[tuple[int, int], list[LabeledCall]] = {}  # by rank and window, of ranks that are `drawn`
+    drawn: frozenset[int] = frozenset()  # in timelines
 
 
 class RankFiles(Struct, frozen=True, kw_only=True):
@@ -110,7 +114,7 @@ def read_ranks(source: RunSource, windows: Mapping[int, Sequence[WindowFacts]]) 
         source: the run.
         windows: by rank.
     """
-    traces = TraceRecord()
+    traces = TraceRecord(drawn=spaced(sorted(set(windows).intersection(source.ranks))))
     ahead = runs_ahead(source.rank_records)
     ranks = {
         rank: _read_rank(source, rank, windows.get(rank, ()), traces, ahead=ahead) for rank in source.ranks
@@ -215,6 +219,8 @@ def _analyze_window(
         of_device[0].add_window(table, spans, selected, facts.lanes_with("main"), waiting)
         of_device[1].add_window(table, spans, selected)
         host_wait = bd.device_gaps(spans, whole_numbers(table, "launch_ns"), selected).host_wait
+    if facts.rank in traces.drawn:
+        layers.comm.labels = traces.calls.setdefault((facts.rank, facts.window), [])
     layers.add(table, spans, act, steps, bd.in_steps(table, facts), members)
     traces.kernels.add(table, spans, selected, facts.rank, facts.lanes_with("main", "autograd", "executor"))
     traces.lines.add(table, spans, act, steps, (facts.rank, facts.window, facts.host))

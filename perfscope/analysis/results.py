@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from msgspec import Struct, field
 
@@ -417,6 +418,7 @@ class RunAnalysis(Struct, frozen=True, kw_only=True):
     kernels: Kernels | None = None  # None: nothing was traced
     communication: Communication | None = None  # None: no step was traced
     process_groups: tuple[CommGroupResult, ...] = ()  # on which the traced steps communicate
+    labeled_calls: Mapping[tuple[int, int], Any] = {}  # communication.LabeledCalls, of ranks in timelines
     pipeline: Pipeline | None = None  # None: no pipeline, or `missing` has the reason
     experts: Experts | None = None  # None: no expert parallelism, or `missing` has the reason
     counters: StepCounters | None = None  # None: no rank read any

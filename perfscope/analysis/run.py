@@ -287,6 +287,7 @@ def _analysis(source: RunSource, figures: _Figures) -> RunAnalysis:
         in_calls_ns=comm.in_calls_ns,
         waiting_ns=comm.waiting_ns,
         clocks=comm.clocks,
+        labeled_calls=ranks.traces.calls,
         clock_residual_ns=comm.clocks.worst_residual_ns,
         breakdown_of="file" if whole_files else "step",
         workload=workload_of(source),

@@ -15,8 +15,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from perfscope.analysis.call_labels import LABEL_COLUMNS, CallLabels
+from perfscope.analysis.call_labels import LABEL_COLUMNS, NO_CALLS, CallLabels
 from perfscope.analysis.clocks.fit import ClockFit
+from perfscope.analysis.communication import LabeledCalls
 from perfscope.analysis.intervals import Int64
 from perfscope.analysis.results import CommGroupResult
 from perfscope.analysis.source import RunSource
@@ -30,13 +31,12 @@ from perfscope.analysis.spans import (
     window_facts,
     words,
 )
-from perfscope.analysis.timeline_thin import Rows, fill, thin
+from perfscope.analysis.timeline_thin import MAX_RANKS, Rows, fill, spaced, thin
 from perfscope.errors import RunDirectoryError
 from perfscope.rundir.schema import KINDS, PHASES
 
 COLUMNS = tuple(dict.fromkeys((*LABEL_COLUMNS, "depth")))
 MERGED = "several short spans"  # the name of a span that stands for several
-MAX_RANKS = 64  # rows a person can still tell apart, and a page can hold
 _ROLES = ("main", "autograd", "executor", "backend", "worker", "stream")
 _OTHER_PHASE = PHASES.index("other")
 
@@ -110,6 +110,7 @@ def extract_timeline(
     max_ranks: int = MAX_RANKS,
     clocks: ClockFit | None = None,
     groups: Iterable[CommGroupResult] = (),
+    calls: LabeledCalls = NO_CALLS,
 ) -> TimelineExtract:
     """Reads every window's timeline, thinned to `span_budget` spans in all.
 
@@ -119,15 +120,16 @@ def extract_timeline(
         max_ranks: most ranks to draw; of more, evenly spaced ones are taken.
         clocks: puts every host's times on the reference's clock (RunAnalysis.clocks); None: as recorded.
         groups: of the run (RunAnalysis.process_groups).
+        calls: of the run (RunAnalysis.labeled_calls); what is not there is found out again.
     """
     facts = [window_facts(summary) for summary in source.summaries()]
     kept = {(summary.rank, summary.window): summary.events_kept for summary in source.summaries()}
     facts = [fact for fact in facts if fact.rank in source.ranks]
-    drawn = _spaced(sorted({fact.rank for fact in facts}), max_ranks)
+    drawn = spaced(sorted({fact.rank for fact in facts}), max_ranks)
     facts = [fact for fact in facts if fact.rank in drawn]
     counts = [kept[fact.rank, fact.window] for fact in facts]
     shares = fill([span_budget if count is None else count for count in counts], span_budget)
-    build = _Build(names={MERGED: 0}, labels=CallLabels(source, groups))
+    build = _Build(names={MERGED: 0}, labels=CallLabels(source, groups, calls))
     by_window: dict[int, list[tuple[WindowFacts, int]]] = defaultdict(list)
     for fact, share in zip(facts, shares, strict=True):
         by_window[fact.window].append((fact, share))
@@ -147,14 +149,6 @@ def extract_timeline(
         num_left_out=sum(lane.num_left_out for lane in lanes),
         resolution_ns=build.resolution,
     )
-
-
-def _spaced(ranks: Sequence[int], most: int) -> frozenset[int]:
-    """At most `most` of the ranks, evenly spaced, the first and the last among them."""
-    if len(ranks) <= most:
-        return frozenset(ranks)
-    picks = np.linspace(0, len(ranks) - 1, most).round().astype(int)
-    return frozenset(ranks[pick] for pick in picks.tolist())
 
 
 class _Build(Struct):

@@ -198,7 +198,8 @@ class Run:
 
     def timeline_parts(self) -> tuple[TimelinePart, ...]:
         """Every traced window of every rank, each to be read by its `load`."""
-        labels = CallLabels(self.reader, self.analysis.process_groups)
+        analysis = self.analysis
+        labels = CallLabels(self.reader, analysis.process_groups, analysis.labeled_calls)
 
         def load(rank: int, window: int) -> pa.Table:
             return labels.labeled(self.reader.timeline(rank, window), rank, window)
@@ -225,9 +226,11 @@ class Run:
         from perfscope.analysis.timeline_extract import extract_timeline
         from perfscope.reports.build import build_report
 
-        groups = self.analysis.process_groups
-        timeline = extract_timeline(self.reader, clocks=self.analysis.clocks, groups=groups)
-        return build_report(self.analysis, timeline)
+        analysis = self.analysis
+        timeline = extract_timeline(
+            self.reader, clocks=analysis.clocks, groups=analysis.process_groups, calls=analysis.labeled_calls
+        )
+        return build_report(analysis, timeline)
 
     def report(self, format: str = "text", path: str | Path | None = None) -> bytes:
         """The report as ``text``, ``json``, ``html`` or ``pdf``.

@@ -176,7 +176,9 @@ def make_report(path: Path) -> Report:
 
     reader = RunReader(path)
     analysis = analyze_run(reader)
-    timeline = extract_timeline(reader, clocks=analysis.clocks, groups=analysis.process_groups)
+    timeline = extract_timeline(
+        reader, clocks=analysis.clocks, groups=analysis.process_groups, calls=analysis.labeled_calls
+    )
     return build_report(analysis, timeline)
 
 

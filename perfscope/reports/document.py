@@ -43,6 +43,7 @@ def build_document(analysis: RunAnalysis) -> Json:
         "arrivals",
         "calls",
         "layer_times",
+        "labeled_calls",
         "step_series",
         "in_calls_ns",
         "waiting_ns",

@@ -196,6 +196,7 @@ Report = _object(
         "arrivals",
         "calls",
         "layer_times",
+        "labeled_calls",
         "step_series",
         "in_calls_ns",
         "waiting_ns",

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from perfscope.analysis.clocks.fit import ClockFit
+from perfscope.analysis.communication import RankComm
+from perfscope.analysis.run import analyze_run
 from perfscope.analysis.timeline_extract import MERGED, LaneExtract, TimelineExtract, extract_timeline
 from perfscope.analysis.timeline_thin import fill
+from tests.support.expert_run import expert_run
 from tests.support.synthetic_run import AUTOGRAD, BACKEND, EPOCH, MAIN, SyntheticRun, comm, span
 
 
@@ -167,3 +171,20 @@ def test_what_small_ranks_do_not_need_goes_to_the_large() -> None:
     assert fill([1, 100, 2, 100], 43) == [1, 20, 2, 20]
     assert fill([5, 5], 100) == [5, 5]
     assert fill([], 10) == []
+
+
+def test_calls_that_the_analysis_attributed_are_not_attributed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, _ = expert_run(tmp_path, [[[100, 300], [150, 250]]] * 2)
+    source = run.read()
+    analysis = analyze_run(source)
+    groups = analysis.process_groups
+    again = extract_timeline(source, groups=groups)
+    assert {text for text in again.strings} >= {"moe0", "moe1"}
+    monkeypatch.setattr(RankComm, "add_window", None)
+    kept = extract_timeline(source, groups=groups, calls=analysis.labeled_calls)
+    assert kept.strings == again.strings
+    for one, other in zip(kept.windows[0].lanes, again.windows[0].lanes, strict=True):
+        assert one.axis is not None and other.axis is not None
+        assert np.array_equal(one.layer, other.layer) and np.array_equal(one.axis, other.axis)
