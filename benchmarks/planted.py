@@ -153,7 +153,7 @@ CAUSES = {
 }
 SMALL = ("tensor", "--tp", "2", "--batch", "64")
 EXPERTS = ("experts", "--pin", "--width", "512", "--batch", "256")
-LATE = "2x2@1gbit,3ms"
+DEEP = (*SMALL, "--width", "64", "--depth", "10")
 CAUSES |= {
     "slow_dp_link": Cause(
         planted=_hybrid(*SMALL, cluster="2x2@200mbit"),
@@ -182,14 +182,14 @@ CAUSES |= {
         rank=1,
     ),
     "uneven_comm": Cause(
-        planted=_hybrid("tensor", "--batch", "256", "--heavy", "2", cluster="2x1@200mbit"),
-        removed=_hybrid("tensor", "--batch", "256", cluster="2x1@200mbit"),
+        planted=_hybrid("tensor", "--batch", "256", "--heavy", "2", cluster="2x1@100mbit"),
+        removed=_hybrid("tensor", "--batch", "256", cluster="2x1@100mbit"),
         layer="2",
         axis="tp",
     ),
     "small_buckets": Cause(
-        planted=_hybrid(*SMALL, "--bucket-kb", "1", cluster=LATE),
-        removed=_hybrid(*SMALL, cluster=LATE),
+        planted=_hybrid(*DEEP, "--bucket-kb", "1", cluster="2x2"),
+        removed=_hybrid(*DEEP, cluster="2x2"),
         what_if="one_bucket",
         finding="small_collectives",
         axis="dp",

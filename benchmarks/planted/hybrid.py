@@ -1,7 +1,7 @@
 """Trains a network under several kinds of parallelism, with one cause of slowness planted on request.
 
 torchrun --standalone --nproc-per-node 2 benchmarks/planted/hybrid.py tensor --heavy 2
-torchrun --standalone --nproc-per-node 4 benchmarks/planted/hybrid.py tensor --tp 2 --bucket-kb 1
+torchrun --standalone --nproc-per-node 4 benchmarks/planted/hybrid.py tensor --tp 2 --depth 10 --bucket-kb 1
 torchrun --standalone --nproc-per-node 4 benchmarks/planted/hybrid.py tensor --tp 2 --outer tp
 torchrun --standalone --nproc-per-node 2 benchmarks/planted/hybrid.py stages --layers 6,2
 torchrun --standalone --nproc-per-node 2 benchmarks/planted/hybrid.py experts --hot 0.9
@@ -53,14 +53,15 @@ class _Sum(torch.autograd.Function):  # type: ignore[misc]
 class TensorBlock(nn.Module):  # type: ignore[misc]
     """Two linear layers divided among a group, as in Megatron. `times`: what it sends, of what others do."""
 
-    def __init__(self, width: int, group: dist.ProcessGroup, times: int) -> None:
+    def __init__(self, width: int, group: dist.ProcessGroup, times: int, depth: int) -> None:
         super().__init__()
         self.up, self.down = nn.Linear(width, width), nn.Linear(width, width)
+        self.whole = nn.Sequential(*(nn.Linear(width, width) for _ in range(depth)))  # not divided
         self.group, self.times = group, times
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         inputs = _Sum.apply(x.repeat(self.times, 1), self.group, True)[: len(x)]
-        parts = self.down(torch.relu(self.up(inputs)))
+        parts = self.down(torch.relu(self.up(self.whole(inputs))))
         y: torch.Tensor = x + _Sum.apply(parts.repeat(self.times, 1), self.group, False)[: len(x)]
         return y
 
@@ -68,7 +69,7 @@ class TensorBlock(nn.Module):  # type: ignore[misc]
 def train_tensor(args: argparse.Namespace, mesh: DeviceMesh) -> None:
     group = mesh["tp"].get_group()
     blocks = (
-        TensorBlock(args.width, group, args.heavy if number == HEAVY_BLOCK else 1)
+        TensorBlock(args.width, group, args.heavy if number == HEAVY_BLOCK else 1, args.depth)
         for number in range(NUM_BLOCKS)
     )
     model: nn.Module = nn.Sequential(*blocks)
@@ -160,6 +161,7 @@ def main() -> None:
     parser.add_argument("--tp", type=int, default=0, help="ranks of a tensor parallel group (all)")
     parser.add_argument("--outer", choices=("dp", "tp"), default="dp", help="whose groups are apart")
     parser.add_argument("--heavy", type=int, default=1, help="one block sends so many times as much")
+    parser.add_argument("--depth", type=int, default=0, help="linear layers of a block that are not divided")
     parser.add_argument("--bucket-kb", type=float, default=25 * 1024)
     parser.add_argument("--layers", default="4,4", help="of each stage")
     parser.add_argument(
