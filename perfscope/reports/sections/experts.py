@@ -23,9 +23,9 @@ def _lead(experts: Experts) -> str:
     worst = max(experts.layers, key=lambda layer: layer.imbalance)
     wait = sum(layer.wait_ns for layer in experts.layers)
     return (
-        f"In {visible(worst.layer)}, the most loaded rank has {worst.imbalance:.2f} times the tokens of the "
-        f"mean rank. Ranks wait {units.format_ns(wait)} per step on average until the experts of the last "
-        f"rank are done; with equal loads the step would be {units.format_ns(experts.saved_ns)} shorter."
+        f"In layer {visible(worst.layer)}, the most loaded rank has {worst.imbalance:.2f} times the tokens "
+        f"of the mean rank. Ranks wait {units.format_ns(wait)} per step on average until the experts of the "
+        f"last rank are done; with equal loads the step would be {units.format_ns(experts.saved_ns)} shorter."
     )
 
 
