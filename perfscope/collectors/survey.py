@@ -17,12 +17,13 @@ from perfscope.collectors import registry
 from perfscope.collectors.base import Capability, Collector
 from perfscope.collectors.context import Context
 from perfscope.collectors.machine.environment import read_surroundings
+from perfscope.vocabulary.disturbances import NEIGHBORS
 
 SCHEMA_VERSION = 1
 CEILINGS_BUDGET_S, TORCH_BUDGET_S = 8.0, 20.0  # a user waits for them, and no training does
 
 # What they tell is of processes while these live; a picture of some says nothing about any.
-_OF_LIVING_PROCESSES = ("numa.placement", "cpu.tasks", "neighbours")
+_OF_LIVING_PROCESSES = ("numa.placement", "cpu.tasks", NEIGHBORS)
 
 _T = TypeVar("_T")
 

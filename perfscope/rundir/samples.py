@@ -36,7 +36,9 @@ from perfscope.rundir import old_gpu_words
 from perfscope.rundir.documents import DECODE_ERRORS, is_too_deep
 from perfscope.rundir.metrics import EXACT, QUALITIES
 from perfscope.rundir.opening import open_regular
+from perfscope.rundir.sample_facts import FactValue, SamplerEnd, fact_value
 from perfscope.rundir.seal import Counter
+from perfscope.rundir.typed import read_as
 from perfscope.vocabulary.gpu import ThrottleBit, ThrottleReason
 
 _WORD = 1 << 64
@@ -82,7 +84,7 @@ class SampleFact(Struct, frozen=True, kw_only=True):
     collector: str
     t_ns: int  # monotonic
     labels: Mapping[str, str]
-    value: Mapping[str, object]
+    value: FactValue
 
 
 class HostSamples(Struct, frozen=True, kw_only=True):
@@ -94,7 +96,7 @@ class HostSamples(Struct, frozen=True, kw_only=True):
         facts: in file order.
         anchors: (monotonic_ns, unix_ns) pairs, in order.
         intervals: (monotonic_ns from which on, tick in ns).
-        ends: `end` documents, one per sampler that ended in order.
+        ends: one per sampler that ended in order.
         num_dropped: lines that could not be read.
         seal: of the file as it was read, see rundir/seal.py.
     """
@@ -104,7 +106,7 @@ class HostSamples(Struct, frozen=True, kw_only=True):
     facts: tuple[SampleFact, ...]
     anchors: tuple[tuple[int, int], ...]
     intervals: tuple[tuple[int, int], ...]
-    ends: tuple[Mapping[str, object], ...]
+    ends: tuple[SamplerEnd, ...]
     num_dropped: int
     seal: Mapping[str, object] = {}
 
@@ -165,7 +167,7 @@ class _Reader:
         self._facts: list[SampleFact] = []
         self._anchors: list[tuple[int, int]] = []
         self._intervals: list[tuple[int, int]] = []
-        self._ends: list[Mapping[str, object]] = []
+        self._ends: list[SamplerEnd] = []
         self._segment = 0
         self._dropped = 0
         self._first_ns: int | None = None  # of the first row; a sampler's clock starts with its host
@@ -225,17 +227,18 @@ class _Reader:
             series = [old_gpu_words.series(_mapping(definition)) for definition in entry["series"]]
             self._rows[int(entry["id"])] = [self._column(collector, definition) for definition in series]
         elif "fact" in entry:
+            name = str(entry["fact"])
             self._facts.append(
                 SampleFact(
-                    name=str(entry["fact"]),
+                    name=name,
                     collector=old_gpu_words.collector(str(entry.get("collector", ""))),
                     t_ns=min(max(int(entry.get("t_ns", 0)), 0), 1 << 62),
                     labels=_mapping(entry.get("labels")),
-                    value=old_gpu_words.fact_value(_mapping(entry.get("value"))),
+                    value=fact_value(name, old_gpu_words.fact_value(_mapping(entry.get("value")))),
                 )
             )
         elif "end" in entry:
-            self._ends.append(entry)
+            self._ends.append(read_as(SamplerEnd, entry))
         else:
             self._header(entry)
 

@@ -20,3 +20,6 @@ class DisturbanceKind(str, Enum):
 
 # Kinds that slow what runs on CPUs and GPUs.
 SLOW_COMPUTATION = frozenset(DisturbanceKind) - {DisturbanceKind.NETWORK_NEIGHBOR}
+
+
+NEIGHBORS = "neighbours"  # the collector that reads the CPU time of other processes

@@ -92,7 +92,7 @@ def test_counters_are_sampled_from_the_first_step_to_the_end(script: str, tmp_pa
     ended = run(sys.executable, script, "2", cwd=tmp_path, options=["--ceilings", "off"])
     assert (ended.returncode, ended.stdout) == (3, b"no child\n")  # the sampler is nobody's child here
     samples = samples_of(tmp_path / "run")
-    assert samples.ends[0]["end"] == "every rank has ended" and samples.num_dropped == 0
+    assert samples.ends[0].end == "every rank has ended" and samples.num_dropped == 0
     metrics = {series.metric for series in samples.series}
     assert {"cpu_busy", "rank_cpu", "net_rx_bytes"} <= metrics
     busy = samples.find("cpu_busy", cpu="all")[0]

@@ -11,6 +11,7 @@ import pyarrow as pa
 from perfscope.analysis.source import Document
 from perfscope.rundir.host_records import TopologyRecord, with_document
 from perfscope.rundir.records import LayersRecord, RankRecord, rank_record
+from perfscope.rundir.sample_facts import Binding, Neighbor
 from perfscope.rundir.samples import HostSamples, SampleFact, SampleSeries
 from perfscope.rundir.schema import STEPS, TIMELINE
 from perfscope.rundir.scheme_records import BenchRecord
@@ -211,7 +212,7 @@ class EmulatedRun:
             begin, stop = starts[near.first], starts[min(near.last, len(starts) - 1)]
             inside = np.clip(np.minimum(slow + 1, stop) - np.maximum(slow, begin), 0, 1)
             foreign += near.cpus * inside
-            value = {"pid": 4242, "name": "stress-ng", "user": "bob", "cpus": near.cpus, "seconds": 1.0}
+            value = Neighbor(pid=4242, name="stress-ng", user="bob", cpus=near.cpus, seconds=1.0)
             at = BOOT + round((begin + stop) / 2 * SECOND)
             facts.append(
                 SampleFact(name="neighbour", collector="made", t_ns=at, labels={"kind": "cpu"}, value=value)
@@ -267,7 +268,7 @@ def _sequence(rows: Sequence[dict[str, Any]]) -> list[int | None]:
 
 
 def _binding(rank: int, cpu: int) -> SampleFact:
-    value = {"cpus": str(cpu), "cpu_nodes": [cpu // 4], "mems_allowed": "0-1", "policy": "default"}
+    value = Binding(cpus=str(cpu), cpu_nodes=(cpu // 4,), policy="default")
     labels = {"pid": str(1000 + rank)}
     return SampleFact(name="binding", collector="made", t_ns=BOOT, labels=labels, value=value)
 

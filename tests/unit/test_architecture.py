@@ -114,7 +114,7 @@ def test_every_import_follows_an_arrow() -> None:
     assert wrong == []
 
 
-RECORDS = ("records", "scheme_records", "host_records", "window_records", "typed")
+RECORDS = ("records", "scheme_records", "host_records", "sample_facts", "window_records", "typed")
 
 
 def test_reports_know_of_a_run_directory_only_its_records() -> None:
@@ -381,8 +381,8 @@ READ_BY_KEY = {
     "reports/drawing/page.py": "data of a panel, made beside it",
     "reports/text.py": "cells of a list, made beside it",
 }
-# What has keys of its own: labels of series and runs, values of facts in samples.jsonl, cells of a sweep.
-OTHER_MAPPINGS = ("labels", "value", "settings", "noted[name]")
+# What has keys of its own: labels of series and runs, cells of a sweep.
+OTHER_MAPPINGS = ("labels", "settings")
 
 
 def test_no_document_of_a_run_is_read_by_key() -> None:

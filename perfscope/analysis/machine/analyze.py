@@ -39,6 +39,7 @@ from perfscope.analysis.source import RunSource
 from perfscope.analysis.spans import WindowFacts
 from perfscope.analysis.steps import RankSteps
 from perfscope.messages.machine import NOTHING_TO_COMPARE
+from perfscope.rundir.sample_facts import Gap, SamplerEnd
 from perfscope.vocabulary.causes import Cause
 from perfscope.vocabulary.figures import Figure
 from perfscope.vocabulary.gpu import THROTTLE_TIME
@@ -219,19 +220,16 @@ def _job(source: RunSource) -> RankHosts:
 
 def _cost(host: Host) -> SamplerCost:
     """What sampling cost, by the sampler's own account; what can be counted where it was killed."""
-    end = host.samples.ends[-1] if host.samples.ends else {}
-    cost = end.get("cost")
-    stated = cost if isinstance(cost, dict) else {}
-    cpu, wall = _number(stated.get("cpu_ns")), _number(stated.get("wall_ns"))
-    ticks, late = _number(stated.get("ticks")), _number(stated.get("late_ticks"))
+    end = host.samples.ends[-1] if host.samples.ends else SamplerEnd()
+    cost, ticks = end.cost, end.cost.ticks
     counted = max((len(series.values) for series in host.samples.series), default=0)
     return SamplerCost(
         host=host.name,
         interval_ns=host.samples.intervals[-1][1] if host.samples.intervals else 0,
         num_samples=round(ticks) if ticks else counted,
-        cpu_ratio=cpu / wall if cpu is not None and wall else None,
-        late_ratio=late / ticks if late is not None and ticks else None,
-        ended=str(end.get("end") or ""),
+        cpu_ratio=cost.cpu_ns / cost.wall_ns if cost.cpu_ns is not None and cost.wall_ns else None,
+        late_ratio=cost.late_ticks / ticks if cost.late_ticks is not None and ticks else None,
+        ended=end.end,
     )
 
 
@@ -239,18 +237,19 @@ def _stopped(host: Host) -> list[StoppedReading]:
     return [
         StoppedReading(
             host=host.name,
-            what=_what(fact.value.get("what"), fact.labels),
+            what=_what(fact.value.what, fact.labels),
             at_ns=host.unix(fact.t_ns) if fact.t_ns else None,
-            reason=str(fact.value.get("reason") or "no reason was given"),
+            reason=fact.value.reason or "no reason was given",
         )
         for fact in host.samples.facts
-        if fact.name == "stopped"
+        if fact.name == "stopped" and isinstance(fact.value, Gap)
     ]
 
 
-def _what(what: object, labels: Mapping[str, str]) -> str:
+def _what(what: str, labels: Mapping[str, str]) -> str:
     of = ", ".join(f"{name} {value}" for name, value in labels.items())
-    return f"{what or 'a reading'} ({of})" if of else str(what or "a reading")
+    reading = what or "a reading"
+    return f"{reading} ({of})" if of else reading
 
 
 def _missing(
@@ -285,7 +284,3 @@ def _no_ceilings(hosts: Sequence[Host]) -> list[Missing]:
         missing_figure(Figure.CEILINGS, Cause.NO_CEILINGS, hosts=tuple(names), reason=reason)
         for reason, names in by_reason.items()
     ]
-
-
-def _number(value: object) -> float | None:
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None

@@ -16,6 +16,7 @@ from perfscope.analysis.machine.counters import counted_between, middle_ns
 from perfscope.analysis.machine.host import Host
 from perfscope.analysis.machine.results import Energy
 from perfscope.analysis.missing import Missing, missing_figure
+from perfscope.rundir.sample_facts import Gap
 from perfscope.rundir.samples import SampleSeries
 from perfscope.vocabulary.causes import Cause
 from perfscope.vocabulary.figures import Figure
@@ -94,9 +95,13 @@ def why_no_energy(host: Host) -> list[Missing]:
     """Why `energies` gave nothing, by the sampler's own notes; empty where it noted nothing."""
     if host.counters("rapl_energy") or host.counters(ENERGY.name) or host.samples.find(POWER.name):
         return [_missing(Cause.ENERGY_BARELY_READ, share=_COVERED)]
-    noted = {fact.collector: fact.value for fact in host.samples.facts if fact.name == "absent"}
+    noted = {
+        fact.collector: fact.value.reason
+        for fact in host.samples.facts
+        if fact.name == "absent" and isinstance(fact.value, Gap)
+    }
     names = [*(name for name in _RAPL if name in noted), *filter(_GPUS.fullmatch, noted)]
-    sources = tuple((name, str(noted[name].get("reason") or "")) for name in names)
+    sources = tuple((name, noted[name]) for name in names)
     return [_missing(Cause.NO_ENERGY_SOURCE, absent=sources)] if sources else []
 
 

@@ -8,6 +8,7 @@ from perfscope.analysis.machine.host import Host
 from perfscope.analysis.missing import Missing, missing_figure
 from perfscope.analysis.source import RunSource
 from perfscope.rundir.old_words import notes_of
+from perfscope.rundir.sample_facts import Gap
 from perfscope.vocabulary.causes import Cause
 from perfscope.vocabulary.figures import Figure
 from perfscope.vocabulary.notes import NO_COUNTERS_OF_HOST, NoteKind
@@ -20,10 +21,10 @@ _LATE_RATIO = 0.05  # of the steps' time
 def absent_sources(host: Host) -> list[Missing]:
     """One entry for all sources that the sampler noted as absent; none where it noted nothing."""
     facts = host.samples.facts
-    noted = [fact for fact in facts if fact.name == "absent"]
+    noted = [fact.value for fact in facts if fact.name == "absent" and isinstance(fact.value, Gap)]
     working = {series.collector for series in host.samples.series if len(series.values)}
     # A later sampler of the same run may have found what an earlier one did not.
-    absent = list(dict.fromkeys(name for fact in noted if (name := _name(fact.value)) not in working))
+    absent = list(dict.fromkeys(name for gap in noted if (name := gap.what or "unnamed") not in working))
     if not absent:
         return []
     every = working | {fact.collector for fact in facts} | {*absent}
@@ -89,10 +90,5 @@ def _ended(host: Host, time_ns: int) -> Missing:
     samplers = 1 + max((int(s.segment.max(initial=0)) for s in host.samples.series), default=0)
     if len(host.samples.ends) < samplers:
         return missing_figure(figure, Cause.SAMPLER_KILLED, host=name, time_ns=time_ns)
-    end = str(host.samples.ends[-1].get("end") or "no reason was given")
+    end = host.samples.ends[-1].end or "no reason was given"
     return missing_figure(figure, Cause.SAMPLER_ENDED, host=name, time_ns=time_ns, end=end)
-
-
-def _name(value: object) -> str:
-    what = value.get("what") if isinstance(value, dict) else None
-    return str(what or "unnamed")

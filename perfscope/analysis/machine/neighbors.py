@@ -10,7 +10,7 @@ from collections import defaultdict
 
 from perfscope.analysis.machine.episodes import Episode
 from perfscope.analysis.machine.host import Host
-from perfscope.rundir.samples import SampleFact
+from perfscope.rundir.sample_facts import Neighbor
 
 _SECOND = 1_000_000_000
 _LINES = 5
@@ -26,17 +26,19 @@ def who(host: Host, kind: str, episode: Episode) -> tuple[list[str], list[str]]:
         kind: label of the facts: cpu, gpu.
         episode: of a level in CPUs for `cpu`.
     """
-    by_process: dict[tuple[str, str], list[SampleFact]] = defaultdict(list)
+    by_process: dict[tuple[str, str], list[Neighbor]] = defaultdict(list)
     for fact in host.samples.facts:
-        if fact.name != "neighbour" or fact.labels.get("kind") != kind:
+        seen = fact.value
+        if not isinstance(seen, Neighbor) or fact.labels.get("kind") != kind:
             continue
-        if _since(fact) < episode.end_ns and fact.t_ns > episode.start_ns:
-            by_process[str(fact.value.get("name")), str(fact.value.get("user"))].append(fact)
-    used = {key: sum(_cpu_ns(fact) for fact in facts) / episode.dur_ns for key, facts in by_process.items()}
+        since_ns = fact.t_ns - round(_SECOND * _seconds(seen))
+        if since_ns < episode.end_ns and fact.t_ns > episode.start_ns:
+            by_process[seen.name, seen.user].append(seen)
+    used = {key: sum(map(_cpu_ns, records)) / episode.dur_ns for key, records in by_process.items()}
     ranked = sorted(by_process, key=lambda key: -used[key])
     # A title names those who made the disturbance, not everybody who was there.
     chief = [key for key in ranked if used[key] >= _CHIEF * used[ranked[0]]]
-    names = list(dict.fromkeys(str(by_process[key][0].value.get("name") or "?") for key in chief))[:3]
+    names = list(dict.fromkeys(key[0] or "?" for key in chief))[:3]
     if kind != "cpu":
         lines = [_line_of(by_process[key]) for key in ranked[:_LINES]]
         return names, [*lines, f"and {len(ranked) - _LINES} more"] if len(ranked) > _LINES else lines
@@ -45,7 +47,7 @@ def who(host: Host, kind: str, episode: Episode) -> tuple[list[str], list[str]]:
 
 def _shares(
     ranked: list[tuple[str, str]],
-    by_process: dict[tuple[str, str], list[SampleFact]],
+    by_process: dict[tuple[str, str], list[Neighbor]],
     used: dict[tuple[str, str], float],
     mean: float,
 ) -> list[str]:
@@ -73,28 +75,20 @@ def _shares(
     return lines
 
 
-def _seconds(fact: SampleFact) -> float:
-    """How long the neighbor was watched for the fact."""
-    seconds = fact.value.get("seconds")
-    return float(seconds) if isinstance(seconds, (int, float)) and seconds > 0 else 1.0
+def _seconds(record: Neighbor) -> float:
+    """How long the neighbor was watched for the record."""
+    return record.seconds or 1.0
 
 
-def _since(fact: SampleFact) -> int:
-    return fact.t_ns - round(_SECOND * _seconds(fact))
+def _cpu_ns(record: Neighbor) -> float:
+    return record.cpus * _seconds(record) * _SECOND
 
 
-def _cpu_ns(fact: SampleFact) -> float:
-    value = fact.value.get("cpus")
-    cpus = float(value) if isinstance(value, (int, float)) and value > 0 else 0.0
-    return cpus * _seconds(fact) * _SECOND
-
-
-def _line_of(facts: list[SampleFact]) -> str:
-    """Name, process and user, by the fact that says most."""
-    value = max(facts, key=_cpu_ns).value
-    count = value.get("processes")
-    several = f"{count} processes, one is " if isinstance(count, int) and count > 1 else ""
-    about = [f"{several}pid {value['pid']}"] if value.get("pid") else []
-    about += [f"user {value['user']}"] if value.get("user") else []
+def _line_of(records: list[Neighbor]) -> str:
+    """Name, process and user, by the record that says most."""
+    most = max(records, key=_cpu_ns)
+    several = f"{most.processes} processes, one is " if most.processes > 1 else ""
+    about = [f"{several}pid {most.pid}"] if most.pid else []
+    about += [f"user {most.user}"] if most.user else []
     about_text = f" ({', '.join(about)})" if about else ""
-    return f"{value.get('name') or 'a process'}{about_text}"
+    return f"{most.name or 'a process'}{about_text}"

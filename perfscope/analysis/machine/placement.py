@@ -13,7 +13,8 @@ from perfscope.analysis.machine.results import MachineAnalysis, RankPlacement
 from perfscope.kernel_text import cpu_set, format_cpulist
 from perfscope.messages import machine as texts
 from perfscope.messages.lists import counted
-from perfscope.rundir.samples import SampleFact, SampleSeries
+from perfscope.rundir.sample_facts import Binding
+from perfscope.rundir.samples import SampleSeries
 
 REMOTE = 0.2  # of a rank's pages on another node
 _FAST = frozenset({"mcdram", "fast"})
@@ -31,7 +32,7 @@ def placements(host: Host, environment: Mapping[str, str]) -> list[RankPlacement
     bindings = _bindings(host)
     pages = _pages(host)
     return [
-        _placed(host, rank, bindings.get(str(rank.pid)), pages.get(str(rank.pid), {}), environment)
+        _placed(host, rank, bindings.get(str(rank.pid), Binding()), pages.get(str(rank.pid), {}), environment)
         for rank in sorted(host.ranks, key=lambda host_rank: host_rank.rank)
     ]
 
@@ -39,20 +40,13 @@ def placements(host: Host, environment: Mapping[str, str]) -> list[RankPlacement
 def _placed(
     host: Host,
     rank: HostRank,
-    binding: SampleFact | None,
+    binding: Binding,
     pages: Mapping[int, float],
     environment: Mapping[str, str],
 ) -> RankPlacement:
-    value: Mapping[str, object] = binding.value if binding is not None else {}
-    recorded_cpus = value.get("cpus")
-    cpus = cpu_set(recorded_cpus) if isinstance(recorded_cpus, str) else frozenset()
-    cpus = cpus or rank.affinity
-    listed = value.get("cpu_nodes")
-    cpu_nodes = (
-        tuple(sorted(node for node in listed if isinstance(node, int)))
-        if isinstance(listed, list)
-        else host.topology.nodes_of(cpus)
-    )
+    cpus = cpu_set(binding.cpus) or rank.affinity
+    listed = binding.cpu_nodes
+    cpu_nodes = host.topology.nodes_of(cpus) if listed is None else tuple(sorted(listed))
     total = sum(pages.values())
     shares = {node: count / total for node, count in sorted(pages.items())} if total else {}
     source = _page_source(host, rank) if total else ""
@@ -60,7 +54,6 @@ def _placed(
         shares, source = _of_the_job(host)
     near = set(cpu_nodes)
     gpu = host.topology.gpu_of(rank.device, environment)
-    policy = str(value.get("policy") or "")
     return RankPlacement(
         rank=rank.rank,
         host=host.name,
@@ -69,10 +62,10 @@ def _placed(
         cpu_nodes=cpu_nodes,
         memory_nodes=shares,
         local_ratio=sum(share for node, share in shares.items() if node in near) if shares and near else None,
-        policy=policy,
+        policy=binding.policy,
         source=source,
         device_node=gpu.node if gpu is not None else None,
-        note=_meant(host, policy),
+        note=_meant(host, binding.policy),
     )
 
 
@@ -86,12 +79,12 @@ def _page_source(host: Host, rank: HostRank) -> str:
     return f"{name}, {counted(count, 'reading')}"
 
 
-def _bindings(host: Host) -> dict[str, SampleFact]:
+def _bindings(host: Host) -> dict[str, Binding]:
     """pid -> its last binding: ranks may bind themselves after they have started."""
     return {
-        fact.labels["pid"]: fact
+        fact.labels["pid"]: fact.value
         for fact in host.samples.facts
-        if fact.name == "binding" and isinstance(fact.labels.get("pid"), str)
+        if isinstance(fact.value, Binding) and isinstance(fact.labels.get("pid"), str)
     }
 
 

@@ -16,7 +16,9 @@ from perfscope.analysis.machine.host import Host
 from perfscope.analysis.machine.results import Disturbance
 from perfscope.messages import machine as texts
 from perfscope.messages.disturbances import step_effect
+from perfscope.rundir.sample_facts import Gap
 from perfscope.units import format_ns, format_ratio
+from perfscope.vocabulary.disturbances import NEIGHBORS
 from perfscope.vocabulary.gpu import FOREIGN_PROCESSES, THROTTLE_TIME
 
 COUNTS = 0.01  # a run is not clean if it was disturbed in this share of the steps' time
@@ -137,10 +139,10 @@ def _why_unknown(host: Host) -> str:
         return texts.NO_STEP
     counters = host.counters("neighbour_cpu")
     if not counters:
-        recorded = next(
-            (f for f in host.samples.facts if f.name == "stopped" and "neighbour" in f.collector), None
-        )
-        return texts.other_processes_unread(str(recorded.value.get("reason")) if recorded else "")
+        stopped = (fact for fact in host.samples.facts if fact.name == "stopped")
+        gaps = (fact.value for fact in stopped if fact.collector == NEIGHBORS)
+        reasons = (gap.reason for gap in gaps if isinstance(gap, Gap))
+        return texts.other_processes_unread(next(reasons, ""))
     length = host.steps_ns[1] - host.steps_ns[0]
     watched = _watched_share(host) or 0.0
     if watched < COVERED:

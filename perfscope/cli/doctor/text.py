@@ -17,6 +17,7 @@ from perfscope.messages.sentences import capital
 from perfscope.reports.text import NARROWEST, WIDEST, Style, cells, pad
 from perfscope.rundir.host_records import CeilingsRecord, MeasuredCeiling, TheoreticalCeiling
 from perfscope.rundir.typed import read_as
+from perfscope.vocabulary.disturbances import NEIGHBORS
 
 # The first part of a collector's name -> a heading, and the same inside a sentence; in the table's order.
 GROUPS = {
@@ -29,7 +30,7 @@ GROUPS = {
     "ethernet": ("Ethernet and TCP", "Ethernet"),
     "io": ("Storage", "storage"),
     "power": ("Power", "power"),
-    "neighbours": ("Neighbors", "neighbours"),
+    NEIGHBORS: ("Neighbors", NEIGHBORS),
     "stacks": ("Python stacks", "Python stacks"),
 }
 AVAILABLE, PARTLY, MISSING = "✓", "!", "–"

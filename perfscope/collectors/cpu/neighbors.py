@@ -33,6 +33,7 @@ from perfscope.collectors.process_table import (
 )
 from perfscope.rundir.metrics import COUNTER, DERIVED, Metric, Series
 from perfscope.rundir.redact import redact_argv
+from perfscope.vocabulary.disturbances import NEIGHBORS
 
 WORTH_NAMING = 0.1  # CPUs
 KERNEL_WORTH_NAMING = 0.5
@@ -83,7 +84,7 @@ class _Tally:
 class Neighbors(BaseCollector):
     """See the module."""
 
-    name = "neighbours"
+    name = NEIGHBORS
     slow = True
     min_interval_ns = SECOND_NS
 

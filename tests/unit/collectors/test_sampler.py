@@ -22,6 +22,7 @@ from perfscope.collectors.registry import foreign_collectors
 from perfscope.collectors.sample_log import SampleLog
 from perfscope.collectors.sampler import Sampler
 from perfscope.rundir.metrics import COUNTER, Metric, Series
+from perfscope.rundir.sample_facts import Gap
 from perfscope.rundir.samples import HostSamples, read_samples
 
 TICK_NS = 20_000_000
@@ -94,9 +95,9 @@ def test_it_ends_when_the_last_rank_is_killed_and_says_what_it_cost(
     collector = Counting("steady")
     samples = sample_for(0.5, rank, tmp_path, collector)
     (end,) = samples.ends
-    assert end["end"] == "every rank has ended"
-    assert isinstance(end["cost"], dict) and end["cost"]["collectors"]["steady"]["samples"] == collector.count
-    assert end["cost"]["cpu_ns"] > 0
+    assert end.end == "every rank has ended" and (end.cost.cpu_ns or 0) > 0
+    written = json.loads((tmp_path / "s").read_text().splitlines()[-1])
+    assert written["cost"]["collectors"]["steady"]["samples"] == collector.count
     counted = values(samples, "steady")
     assert counted == list(range(collector.count)) and len(counted) > 5
     assert collector.closed
@@ -111,7 +112,7 @@ def test_a_collector_that_fails_again_and_again_is_switched_off_and_the_others_g
     samples = sample_for(0.5, rank, tmp_path, Counting("bad", fail), Counting("good"))
     stopped = [fact for fact in samples.facts if fact.name == "stopped"]
     assert [fact.collector for fact in stopped] == ["bad"]
-    assert "broken" in str(stopped[0].value["reason"])
+    assert isinstance(stopped[0].value, Gap) and "broken" in stopped[0].value.reason
     assert values(samples, "bad") == [] and len(values(samples, "good")) > 5
 
 
@@ -145,7 +146,8 @@ def test_what_is_not_available_is_not_opened_and_what_cannot_be_opened_is_said(
     absent, gone = Unavailable("absent"), Unopenable("gone")
     samples = sample_for(0.2, rank, tmp_path, absent, gone)
     assert absent.count == gone.count == 0
-    assert [(fact.name, fact.collector, fact.value["reason"]) for fact in samples.facts] == [
+    gaps = [(fact, fact.value) for fact in samples.facts if isinstance(fact.value, Gap)]
+    assert [(fact.name, fact.collector, gap.reason) for fact, gap in gaps] == [
         ("absent", "absent", "not here"),
         ("stopped", "gone", "cannot be opened: [Errno 19] No such device"),
     ]

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from perfscope.collectors.base import Fact, Reading
 from perfscope.collectors.sample_log import SampleLog
 from perfscope.rundir.metrics import COUNTER, GAUGE, QUALITIES, SATURATED, Metric, Series
+from perfscope.rundir.sample_facts import Gap, SamplerUse
 from perfscope.rundir.samples import read_samples
 
 BYTES = Metric(
@@ -53,8 +54,8 @@ def test_readings_come_back_with_all_that_is_known_of_them(tmp_path: Path) -> No
     assert [QUALITIES[code] for code in one.quality] == ["exact", "saturated"]
     assert two.values.tolist() == [2.5, 3.5]  # failed readings are left out, not 0
     assert samples.find("gpu_power", gpu="0") == [two] and samples.find("gpu_power", gpu="1") == []
-    assert (samples.facts[0].name, samples.facts[0].value["reason"]) == ("stopped", "r")
-    assert samples.ends[0]["cost"] == {"cpu_ns": 5}
+    assert (samples.facts[0].name, samples.facts[0].value) == ("stopped", Gap(what="w", reason="r"))
+    assert samples.ends[0].cost == SamplerUse(cpu_ns=5)
     assert samples.intervals[0][1] == 100 and len(samples.anchors) == 1 and samples.num_dropped == 0
 
 
