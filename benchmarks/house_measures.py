@@ -7,11 +7,11 @@
 
 Product code is perfscope/**/*.py. A function is as long as the lines from its `def` to its last one. A
 binding is a name that is assigned to, or a parameter. The import of `perfscope report` is that of
-perfscope/cli/report.py and of every module that its functions import. Its cost is the CPU time (user +
-system) of a fresh interpreter, the least of `--repeats`, without that of one that imports numpy and pyarrow
-only. The bytecode is compiled beforehand into a temporary folder, also where PYTHONDONTWRITEBYTECODE is set:
-compiling takes longer than all else of an import. A cost depends on the machine: measure both checkouts in
-the same call.
+perfscope/cli/report.py, perfscope/api/documents.py and every module that their functions import. Its cost is
+the CPU time (user + system) of a fresh interpreter, the least of `--repeats`, without that of one that
+imports numpy and pyarrow only. The bytecode is compiled beforehand into a temporary folder, also where
+PYTHONDONTWRITEBYTECODE is set: compiling takes longer than all else of an import. A cost depends on the
+machine: measure both checkouts in the same call.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from perfscope.cli.main import cli
 with contextlib.redirect_stdout(io.StringIO()):
     cli(["--help"], standalone_mode=False)
 """
-REPORT = "perfscope/cli/report.py"
+REPORT = ("perfscope/cli/report.py", "perfscope/api/documents.py")
 TIMED = """
 import sys, time
 {}
@@ -109,8 +109,9 @@ def _bound_name(node: ast.AST) -> str | None:
 
 def report_imports(checkout: Path) -> str:
     """The imports of the command `report`, those inside its functions included, as one statement a line."""
-    tree = ast.parse((checkout / REPORT).read_text(encoding="utf-8"))
-    imports = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
+    trees = [ast.parse(path.read_text("utf-8")) for name in REPORT if (path := checkout / name).exists()]
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    imports = [node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom)]
     return "\n".join(ast.unparse(node) for node in imports if "__future__" not in ast.unparse(node))
 
 

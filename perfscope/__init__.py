@@ -4,7 +4,7 @@
 read what was recorded (docs/api.md).
 
 Importing this package is cheap: neither torch nor numpy, pyarrow or matplotlib is loaded
-until a command needs it (tests/unit/test_import_cost.py).
+until a command needs it (tests/unit/test_architecture.py).
 """
 
 from __future__ import annotations

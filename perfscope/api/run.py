@@ -15,6 +15,7 @@ from perfscope.analysis.call_labels import CallLabels
 from perfscope.analysis.results import Finding, RunAnalysis
 from perfscope.analysis.run import analyze_run
 from perfscope.api.columns import build, not_installed
+from perfscope.api.documents import report_of, write_document
 from perfscope.api.opening import latest_run, up_to_date
 from perfscope.api.tables import SPECS
 from perfscope.errors import PerfscopeError, UsageError
@@ -223,14 +224,7 @@ class Run:
     @cached_property
     def document(self) -> Report:
         """The report, which every format is drawn from."""
-        from perfscope.analysis.timeline_extract import extract_timeline
-        from perfscope.reports.build import build_report
-
-        analysis = self.analysis
-        timeline = extract_timeline(
-            self.reader, clocks=analysis.clocks, groups=analysis.process_groups, calls=analysis.labeled_calls
-        )
-        return build_report(analysis, timeline)
+        return report_of(self.reader, self.analysis)
 
     def report(self, format: str = "text", path: str | Path | None = None) -> bytes:
         """The report as ``text``, ``json``, ``html`` or ``pdf``.
@@ -243,7 +237,7 @@ class Run:
             UsageError: there is no such format.
             OutputError: `path` cannot be written.
         """
-        return write_report(self.document, format, path)
+        return write_document(self.document, format, path)
 
     def export(self, format: str, path: str | Path, *, table: str = TIMELINE) -> int:
         """Writes a table as ``parquet``, ``csv`` or ``arrow``, or the timeline as ``perfetto``.
@@ -325,20 +319,6 @@ def as_frame(table: pa.Table) -> pd.DataFrame:
     except ImportError:
         raise not_installed("pandas") from None
     return table.to_pandas(types_mapper=pd.ArrowDtype)
-
-
-def write_report(report: Report, format: str, path: str | Path | None) -> bytes:
-    """A report in a format, also as a file; see `Run.report`."""
-    from perfscope.reports.registry import RENDERERS
-
-    renderer = next((entry for entry in RENDERERS if entry.name == format), None)
-    if renderer is None:
-        raise UsageError(f"there is no report {format!r}{nearest(format, [e.name for e in RENDERERS])}")
-    content = renderer.render(report)
-    if path is not None:
-        with write_aside(Path(path)) as file:
-            file.write(content)
-    return content
 
 
 def export_format(name: str, table: str) -> ExportFormat:

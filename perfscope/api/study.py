@@ -13,7 +13,8 @@ from perfscope.analysis.study.analyze import analyze_study
 from perfscope.analysis.study.grouping import names_of
 from perfscope.analysis.study.results import RunEntry, StudyAnalysis, UnusableRun
 from perfscope.api.columns import Column, TableSpec, build
-from perfscope.api.run import Run, as_frame, open_run, write_report
+from perfscope.api.documents import write_document
+from perfscope.api.run import Run, as_frame, open_run
 from perfscope.api.tables import AXES, LAYERS
 from perfscope.errors import PerfscopeError, RunDirectoryError, UsageError
 from perfscope.settings import nearest
@@ -211,7 +212,7 @@ class Study:
 
     def report(self, format: str = "text", path: str | Path | None = None) -> bytes:
         """The report as ``text``, ``json``, ``html`` or ``pdf``; see `Run.report`."""
-        return write_report(self.document, format, path)
+        return write_document(self.document, format, path)
 
     def __repr__(self) -> str:
         return f"<perfscope.Study of {len(self.analysis.runs)} runs: {self.headline}>"

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from perfscope.cli.lazy_group import HELP
-from perfscope.cli.output import print_result
-from perfscope.cli.report import check_outputs, ingest, print_text, write_document
+from perfscope.cli.report import check_outputs, ingest, write_outputs
 from perfscope.errors import PerfscopeError, RunDirectoryError, UsageError
 from perfscope.rundir.layout import RUN_JSON
 
@@ -269,20 +268,11 @@ def _print_and_write(
     as_json: bool,
     as_text: bool,
 ) -> None:
-    from perfscope.reports.document import render_json
+    from perfscope.api.documents import write_document
     from perfscope.reports.study.build import build_study_report
 
     report = build_study_report(study, started)
-    if as_json:
-        print_result(render_json(report.document))
-    if as_text:
-        print_text(report, err=as_json)
-    if html_file is not None:
-        write_document(report, "html", html_file)
-        _say(f"HTML report in {html_file}")
-    if pdf_file is not None:
-        write_document(report, "pdf", pdf_file)
-        _say(f"PDF report in {pdf_file}")
+    write_outputs(report, html_file, pdf_file, as_json=as_json, as_text=as_text)
     if folder is not None:
         try:
             folder.mkdir(parents=True, exist_ok=True)

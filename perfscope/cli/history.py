@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from perfscope.cli.lazy_group import HELP
-from perfscope.cli.output import print_result
 from perfscope.errors import EXIT_USER, PerfscopeError, UsageError
 
 if TYPE_CHECKING:
@@ -105,7 +104,7 @@ def command(
       perfscope history --metric throughput --json | jq '.series[0].changes'
       perfscope history --fail-on-change
     """
-    from perfscope.cli.report import check_outputs, print_text, write_document
+    from perfscope.cli.report import check_outputs, write_outputs
 
     check_outputs(html_file, pdf_file)
     from perfscope.gate.config import load_settings
@@ -118,19 +117,12 @@ def command(
     _check_name(name, store.entries(), path)
 
     from perfscope.gate.trend import trends
-    from perfscope.reports.document import render_json
     from perfscope.reports.gate_history.build import build_history_report
 
     histories = trends(store, metric, name=name, newest=newest)
     report = build_history_report(histories, str(path))
-    if as_json:
-        print_result(render_json(report.document))
-    if as_text or not (html_file or pdf_file or as_json):
-        print_text(report, err=as_json)
-    for kind, target in (("html", html_file), ("pdf", pdf_file)):
-        if target is not None:
-            write_document(report, kind, target)
-            click.echo(f"perfscope: {kind.upper()} report in {target}", err=True)
+    is_text = as_text or not (html_file or pdf_file or as_json)
+    write_outputs(report, html_file, pdf_file, as_json=as_json, as_text=is_text)
     if fail_on_change:
         _fail(histories)
 

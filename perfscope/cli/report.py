@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -63,16 +63,7 @@ def command(
         print_json(make_document(ingested))
         return
     report = make_report(ingested)
-    if as_json:
-        print_json(report.document)
-    if as_text or not chosen:
-        print_text(report, err=as_json)
-    if html_file is not None:
-        write_document(report, "html", html_file)
-        click.echo(f"perfscope: HTML report in {html_file}", err=True)
-    if pdf_file is not None:
-        write_document(report, "pdf", pdf_file)
-        click.echo(f"perfscope: PDF report in {pdf_file}", err=True)
+    write_outputs(report, html_file, pdf_file, as_json=as_json, as_text=as_text or not chosen)
     if not chosen and are_traces(sources):
         click.echo(
             "perfscope: --html FILE and --pdf FILE write the whole report; `perfscope import` keeps a run",
@@ -170,16 +161,27 @@ def print_json(document: Mapping[str, object]) -> None:
 def make_report(path: Path) -> Report:
     """Analyses an ingested run."""
     from perfscope.analysis.run import analyze_run
-    from perfscope.analysis.timeline_extract import extract_timeline
-    from perfscope.reports.build import build_report
+    from perfscope.api.documents import report_of
     from perfscope.rundir.reader import RunReader
 
     reader = RunReader(path)
-    analysis = analyze_run(reader)
-    timeline = extract_timeline(
-        reader, clocks=analysis.clocks, groups=analysis.process_groups, calls=analysis.labeled_calls
-    )
-    return build_report(analysis, timeline)
+    return report_of(reader, analyze_run(reader))
+
+
+def write_outputs(
+    report: Report, html_file: Path | None, pdf_file: Path | None, *, as_json: bool, as_text: bool
+) -> None:
+    """JSON and text on the streams, HTML and PDF into files, with a line that says where they are."""
+    from perfscope.api.documents import write_document
+
+    if as_json:
+        print_json(report.document)
+    if as_text:
+        print_text(report, err=as_json)
+    for kind, file in (("html", html_file), ("pdf", pdf_file)):
+        if file is not None:
+            write_document(report, kind, file)
+            click.echo(f"perfscope: {kind.upper()} report in {file}", err=True)
 
 
 def print_text(report: Report, *, err: bool) -> None:
@@ -199,24 +201,6 @@ def print_text(report: Report, *, err: bool) -> None:
         print_result(printable)
 
 
-def write_document(report: Report, name: str, path: Path, *, in_run: bool = False) -> None:
-    """Renders and writes one document; a failure leaves no half file.
-
-    Args:
-        in_run: `path` is a name in a run directory: a link of that name is replaced, not followed.
-
-    Raises:
-        OutputError: it cannot be written.
-    """
-    from perfscope.reports.registry import RENDERERS
-    from perfscope.rundir.files import write_aside, write_into_run
-
-    render: Callable[[Report], bytes] = next(r.render for r in RENDERERS if r.name == name)
-    content = render(report)
-    with (write_into_run if in_run else write_aside)(path) as file:
-        file.write(content)
-
-
 def _write_into_run(report: Report, path: Path) -> None:
     """HTML and PDF into the run. Where that cannot be written to, the text has been printed all the same."""
     written, refused = [], []
@@ -234,6 +218,8 @@ def _write_into_run(report: Report, path: Path) -> None:
 
 
 def _why_not_written(report: Report, name: str, path: Path) -> str | None:
+    from perfscope.api.documents import write_document
+
     try:
         write_document(report, name, path, in_run=True)
     except PerfscopeError as error:

@@ -1,0 +1,52 @@
+"""Reports as documents: built from a run, drawn in a format, written to a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from perfscope.errors import UsageError
+from perfscope.rundir.files import write_aside, write_into_run
+from perfscope.settings import nearest
+
+if TYPE_CHECKING:
+    from perfscope.analysis.results import RunAnalysis
+    from perfscope.reports.model import Report
+    from perfscope.rundir.reader import RunReader
+
+
+def report_of(reader: RunReader, analysis: RunAnalysis) -> Report:
+    """The report of a run, which every format is drawn from."""
+    from perfscope.analysis.timeline_extract import extract_timeline
+    from perfscope.reports.build import build_report
+
+    timeline = extract_timeline(
+        reader, clocks=analysis.clocks, groups=analysis.process_groups, calls=analysis.labeled_calls
+    )
+    return build_report(analysis, timeline)
+
+
+def write_document(
+    report: Report, format: str, path: str | Path | None = None, *, in_run: bool = False
+) -> bytes:
+    """A report in a format, also as a file; a failure leaves no half file.
+
+    Args:
+        format: text, json, html or pdf.
+        path: where to write it; None = nowhere.
+        in_run: `path` is a name in a run directory: a link of that name is replaced, not followed.
+
+    Raises:
+        UsageError: there is no such format.
+        OutputError: `path` cannot be written.
+    """
+    from perfscope.reports.registry import RENDERERS
+
+    renderer = next((entry for entry in RENDERERS if entry.name == format), None)
+    if renderer is None:
+        raise UsageError(f"there is no report {format!r}{nearest(format, [e.name for e in RENDERERS])}")
+    content = renderer.render(report)
+    if path is not None:
+        with (write_into_run if in_run else write_aside)(Path(path)) as file:
+            file.write(content)
+    return content
