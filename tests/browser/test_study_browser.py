@@ -14,7 +14,7 @@ pytest.importorskip("selenium", reason="the browser tests drive Chromium through
 
 from selenium.webdriver import Keys
 
-from tests.browser.test_report_browser import Browser, browser, pytestmark
+from tests.support.browser import Browser, browser, pytestmark
 
 __all__ = ["browser", "pytestmark"]
 

@@ -26,7 +26,7 @@ from perfscope.vocabulary.figures import Figure
 from perfscope.vocabulary.findings import FindingKind
 from tests.support.records import run_record
 from tests.support.stated_finding import stated
-from tests.support.synthetic_machine import hostile_machine
+from tests.support.synthetic_gpu_machine import hostile_machine
 from tests.unit.reports.test_model import empty_analysis
 from tests.unit.reports.test_synthetic import synthetic_analysis, synthetic_timeline
 

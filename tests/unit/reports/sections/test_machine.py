@@ -33,11 +33,10 @@ from perfscope.reports.pdf import pdf_data, render_pdf
 from perfscope.reports.text import cells, render_text
 from perfscope.vocabulary.disturbances import DisturbanceKind
 from tests.support.pdf_sections import section_titles
+from tests.support.synthetic_gpu_machine import gpu_machine, gpu_tracks
 from tests.support.synthetic_machine import (
     SECOND,
     START,
-    gpu_machine,
-    gpu_tracks,
     knl_machine,
     vm_machine,
     wave,

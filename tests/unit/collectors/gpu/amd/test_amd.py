@@ -35,7 +35,7 @@ from tests.support.amd_machine import (
     write_gpu,
     write_machine,
 )
-from tests.unit.collectors.gpu.nvidia.test_nvml import Clock
+from tests.support.nvml_readings import Clock
 
 SECOND = 1_000_000_000
 
