@@ -1,4 +1,4 @@
-"""How a number looks: the only place in perfscope that formats figures for people.
+"""How a number looks: the only place in perfscope that formats figures for reading.
 
 Every function takes the base unit (ns, bytes, ratio ...) and returns text with its unit.
 `None` always becomes an en dash: a missing figure is never shown as 0.
@@ -62,7 +62,7 @@ def format_rate(bytes_per_s: float | None) -> str:
 
 
 def format_ratio(value: float | None, digits: int = 1) -> str:
-    """A ratio as per cent: ``0.123`` -> ``12.3 %``."""
+    """A ratio as percent: ``0.123`` -> ``12.3 %``."""
     return MISSING if value is None else f"{100 * value:.{digits}f} %"
 
 

@@ -38,7 +38,7 @@ class JudgedCalls(Struct, frozen=True, kw_only=True, eq=False):
     end_skew: Int64
     size: Int64
     seq: Int64
-    uncertain: NDArray[np.bool_]  # waits within the doubt of the two hosts' clocks
+    uncertain: NDArray[np.bool_]  # waits within the uncertainty of the two hosts' clocks
     num_unmatched: int
 
     @property

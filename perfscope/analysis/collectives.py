@@ -5,8 +5,8 @@
     algbw    = S / transfer;  busbw = algbw x factor
 
 S and the factor are of METRICS §2. Entries on different hosts are compared on one host's clock, by
-`clocks.fit.fit_clocks`. Nothing is said about transfer or waiting when fewer ranks were traced than the group
-has.
+`clocks.fit.fit_clocks`. Nothing is stated about transfer or waiting when fewer ranks were traced than the
+group has.
 """
 
 from __future__ import annotations

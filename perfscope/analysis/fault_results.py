@@ -6,7 +6,7 @@ from msgspec import Struct
 
 
 class RankFaults(Struct, frozen=True, kw_only=True):
-    """One rank's usual steps (neither warm-up nor traced); means per step.
+    """One rank's ordinary steps (neither warm-up nor traced); means per step.
 
     Attributes:
         rank: of the job.

@@ -1,7 +1,7 @@
 """One rank's steps as a line of consecutive segments, each spent on one thing (the parts of METRICS §1).
 
 The same split as `breakdown.step_totals`, kept in order: replay, waits and critical path are drawn from it.
-The line is of the rank's own clock; what compute it is (layer and phase) stands beside each segment.
+The line is of the rank's own clock; what compute it is (layer and phase) is beside each segment.
 """
 
 from __future__ import annotations

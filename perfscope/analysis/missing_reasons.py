@@ -222,7 +222,7 @@ def remarks_of(metas: Mapping[int, RankRecord]) -> list[str]:
 def remarks_of_windows(source: RunSource, metas: Mapping[int, RankRecord]) -> list[str]:
     """What the readers of other frameworks' traces noted, those that differ in figures only once.
 
-    torch's own are about its files and stand with these.
+    torch's own are about its files and are listed with these.
     """
     if is_torch(metas) and not advice.has_calls_beside(metas):
         return []

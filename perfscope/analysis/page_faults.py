@@ -1,4 +1,4 @@
-"""Page faults of the usual step, and what they cost.
+"""Page faults of the median step, and what they cost.
 
 A CPU training allocates and frees its activations in every step. Where the C library gives the memory back to
 the kernel each time, every page is mapped and cleared again: the kernel's time is the cost, at most

@@ -308,7 +308,7 @@ class CollectiveCall(Struct, frozen=True, kw_only=True):
     start_skew_ns: int
     end_skew_ns: int
     bytes: int | None
-    late_uncertain: bool = False  # another host's rank came within the doubt of the clocks
+    late_uncertain: bool = False  # another host's rank came within the uncertainty of the clocks
 
 
 class Arrivals(Struct, frozen=True, kw_only=True, eq=False):

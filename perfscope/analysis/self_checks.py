@@ -166,7 +166,7 @@ def _path_sum(analysis: RunAnalysis) -> Iterator[_Pair]:
 
 
 def _comm_present(analysis: RunAnalysis) -> Iterator[_Pair]:
-    """Nothing communicates where that is said; something does where a finding is about it."""
+    """Nothing communicates where that is stated; something does where a finding is about it."""
     total = sum(rank.comm_ns or 0 for rank in analysis.ranks)
     for gap in analysis.missing:
         if gap.figure is Figure.COLLECTIVES and gap.cause is Cause.NO_COMMUNICATION:

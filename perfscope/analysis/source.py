@@ -1,4 +1,4 @@
-"""What analysis reads: a run, given by whoever opened it. Analysis itself touches no file."""
+"""What analysis reads: a run, given by the one who opened it. Analysis itself touches no file."""
 
 from __future__ import annotations
 

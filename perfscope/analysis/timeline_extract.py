@@ -99,7 +99,7 @@ class TimelineExtract(Struct, frozen=True, kw_only=True, eq=False):
     span_budget: int
     num_recorded: int  # spans in the run's tables (of the ranks read)
     num_drawn: int  # rows in all lanes together
-    num_left_out: int  # recorded spans that neither are drawn nor stand behind a merged one
+    num_left_out: int  # recorded spans that neither are drawn nor follow a merged one
     resolution_ns: int  # neighbors closer and shorter than this were merged; 0 = every span as recorded
 
 

@@ -51,7 +51,7 @@ class Worktree:
         started_in: the folder that was asked from.
         commit, subject: of the checkout; the subject is free text.
         identical: whether the tracked files of both are the same, so that there is nothing to compare.
-        notes: sentences that whoever reads the verdict should know, weightiest first.
+        notes: sentences that the one who reads the verdict should know, weightiest first.
     """
 
     path: Path
@@ -317,8 +317,8 @@ def _own_folder(parents: Sequence[Path]) -> Iterator[Path]:
 def _make_private(parent: Path) -> None:
     """Makes the folder for checkouts. One that another user can write to is not touched.
 
-    Its name below the folder for temporary files can be guessed, so whoever comes first could leave links in
-    it for the removal of left-overs to follow.
+    Its name below the folder for temporary files can be guessed, so another user could create it first, with
+    links in it for the removal of left-overs to follow.
 
     Raises:
         OSError: it cannot be made, or is not ours alone.
@@ -348,7 +348,7 @@ def _claim(parent: Path) -> tuple[Path, int]:
             descriptor = os.open(folder.with_name(folder.name + _LOCK), flags, 0o600)
         except (FileExistsError, FileNotFoundError):  # FileNotFound: another check's end took the parent away
             continue
-        # Taken by whoever is looking for left-overs just now, or already thrown away: try again.
+        # Taken by the one who is looking for left-overs just now, or already thrown away: try again.
         if _locks(descriptor) and os.fstat(descriptor).st_nlink:
             folder.mkdir(mode=0o700)
             return folder.resolve(), descriptor

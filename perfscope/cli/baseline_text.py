@@ -1,4 +1,4 @@
-"""What `perfscope baseline` prints: text for people, JSON for programs."""
+"""What `perfscope baseline` prints: text for reading, JSON for programs."""
 
 from __future__ import annotations
 

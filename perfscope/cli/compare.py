@@ -69,7 +69,7 @@ def command(
     RUN is a run directory, or the directory of a study by `perfscope bench sweep` or `bench frameworks`,
     which stands for all its runs. Two runs give a diff, runs of several world sizes their scaling, runs of
     several schemes a ranking, runs of several frameworks a comparison, losses before speed. Runs that may not
-    be compared (another model, batch, machine) are said so first.
+    be compared (another model, batch, machine) are listed first.
 
     Without options the text report goes to the terminal. Options for output combine; with --json and --text
     together the text goes to stderr, so that stdout stays JSON.
@@ -146,7 +146,7 @@ class NamedRun:
 def find_runs(named: Sequence[Path], lost: list[tuple[str, str]]) -> list[NamedRun]:
     """The runs that are meant, each once: studies stand for the runs they finished.
 
-    What of a study has not been run is said in a line each on stderr, and added to `lost`, (name, reason).
+    What of a study has not been run is stated in a line each on stderr, and added to `lost`, (name, reason).
     Raises RunDirectoryError: a study that cannot be read.
     """
     by_path: dict[Path, NamedRun] = {}

@@ -47,7 +47,7 @@ class SampleLog:
         self._ids: dict[tuple[Series, ...], int] = {}
         self._pending: list[str] = []
         self._silent_until = 0
-        self._torn = os.fstat(self._descriptor).st_size > 0  # whoever wrote before may have been killed
+        self._torn = os.fstat(self._descriptor).st_size > 0  # the one who wrote before may have been killed
         self.num_bytes = 0
         self.num_readings = 0
         self.num_lost = 0

@@ -127,7 +127,7 @@ class IoCounters(BaseCollector):
         )
 
     def _refuse(self, pid: int, labels: dict[str, str], error: Exception) -> None:
-        """A rank that is not ours, or has ended: the first is said, the second is no fault."""
+        """A rank that is not ours, or has ended: the first is stated, the second is no fault."""
         self._gone.add(pid)
         if isinstance(error, FileNotFoundError | ProcessLookupError):
             return

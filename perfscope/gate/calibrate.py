@@ -145,7 +145,7 @@ def _suggestion(trials: Sequence[CheckTrial]) -> CheckTrial | None:
             ),
         )
     quiet = [trial for trial in trials if trial.false_alarms <= MOST_FALSE_ALARMS] or trials
-    # Half a per cent more that is seen is not worth another pair.
+    # Half a percent more that is seen is not worth another pair.
     return min(
         quiet,
         key=lambda check_trial: (

@@ -37,7 +37,7 @@ Float64 = NDArray[np.float64]
 
 FEWEST_POINTS = 10
 MIN_SEGMENT = 5
-ALPHA = 0.01  # a history is looked at after every run: one look in twenty would cry wolf
+ALPHA = 0.01  # a history is looked at after every run: one look in twenty would be a false alarm
 PERMUTATIONS = 499
 MOST_POINTS = 1_000  # the work grows with the square; older points are left out, and said
 CLIP = 3.0

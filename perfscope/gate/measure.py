@@ -38,7 +38,7 @@ from perfscope.vocabulary.figures import Figure
 
 STALL = 2.0  # a step stalls for as long as it takes beyond this many median steps
 # Of the steps' time. Where a quarter of the steps is slower, the tenth percentile of all is the thirteenth of
-# the others: about one per cent more where they spread as on a shared machine of two CPUs.
+# the others: about one percent more where they spread as on a shared machine of two CPUs.
 TOLERATED = 0.25
 SIDE_LABEL, PAIR_LABEL = "check.side", "check.pair"  # labels by which `perfscope check` knows its own runs
 

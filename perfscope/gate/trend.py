@@ -22,7 +22,7 @@ from perfscope.gate.records import Fingerprint, RunFigures
 from perfscope.gate.results import ExcludedRun, Explanation, MetricVerdict, Moved
 from perfscope.messages.gate.runs import between_commits, between_sessions
 
-NEIGHBORS = 40  # sessions on either side of a change that explain it: farther ones tell of other days
+NEIGHBORS = 40  # sessions on either side of a change that explain it: farther ones say of other days
 NEWEST = 10  # a change that lies farther back, in sessions, was seen when it was new
 SESSION_GAP_NS = 3_600 * 10**9  # a session goes on while the next run begins within an hour of the last one
 HASH = 7  # letters of a commit that people use
@@ -94,7 +94,7 @@ def sessions_of(runs: Sequence[RunFigures]) -> tuple[Session, ...]:
     """`runs`, oldest first, by session.
 
     Runs that do not say when they began belong together where they are of one known commit; without a commit
-    either, each stands for itself.
+    either, each is separate.
     """
     groups: list[list[RunFigures]] = []
     for run in runs:

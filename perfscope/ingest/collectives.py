@@ -115,7 +115,7 @@ def canonical(name: str) -> str | None:
 
 
 def from_kernel_name(name: str) -> str | None:
-    """The collective a kernel's name tells of; None for generic kernels and `SendRecv`."""
+    """The collective a kernel's name says of; None for generic kernels and `SendRecv`."""
     match = _KERNEL.search(name)
     return canonical(match[1] or match[2]) if match else None
 

@@ -73,7 +73,7 @@ class ReadCounts(Struct):
 
 
 class TooDeepError(ValueError):
-    """JSON nested deeper than the decoder's stack: no trace is, whoever wrote it."""
+    """JSON nested deeper than the decoder's stack: no trace is, the one who wrote it."""
 
     def __init__(self) -> None:
         super().__init__("nested too deep")

@@ -1,4 +1,4 @@
-"""What each thread and stream is for, in a word and in a label for people."""
+"""What each thread and stream is for, in a word and in a label for reading."""
 
 from __future__ import annotations
 

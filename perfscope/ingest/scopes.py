@@ -69,7 +69,7 @@ def complete_wrappers(rows: Rows, codes: npt.NDArray[np.int64]) -> tuple[Rows, n
     """Give wrappers that lack a sequence number that of the node inside.
 
     Where a node has pre-hooks (`Tensor.register_hook`, FSDP2), torch records the wrapper without it. The
-    wrapper needs it all the same: the pre-hooks and the sum of a bias' gradient stand beside the node.
+    wrapper needs it all the same: the pre-hooks and the sum of a bias' gradient are beside the node.
 
     Args:
         rows, codes: of one thread, in order of start.

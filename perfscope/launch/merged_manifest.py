@@ -68,7 +68,7 @@ def read_parts(run_dir: Path) -> tuple[ManifestPart, ...]:
 
 
 def _read_part(path: Path, origin: str) -> ManifestPart | None:
-    """None where whoever copied the run tore the file: its source can be collected again."""
+    """None where the one who copied the run tore the file: its source can be collected again."""
     try:
         document: dict[str, Any] = read_document(path)
         ranks = tuple(map(int, document["ranks"]))

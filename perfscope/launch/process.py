@@ -186,7 +186,7 @@ def replace_process(argv: Sequence[str], environment: Mapping[str, str]) -> None
 def _stopped_again(pid: int) -> bool:
     """Whether Ctrl-Z came after the SIGCONT in hand: passing that on would wake the command once more.
 
-    The kernel drops a SIGCONT that still waits when a stop signal comes, so the witness may never tell of it.
+    The kernel drops a SIGCONT that still waits when a stop signal comes, so the witness may never say of it.
     """
     if signal.SIGTSTP in signal.sigpending():
         return True

@@ -47,7 +47,7 @@ from perfscope.rundir.writer import RUNS, create_run_dir, default_run_dir_name, 
 
 _FACTS_TIMEOUT_S = 2.0
 _LAST_SIGNAL = 64
-_MEASURE_LIMIT_S = 30.0  # for the eldest task of a node, while the others wait
+_MEASURE_LIMIT_S = 30.0  # for the local leader of a node, while the others wait
 
 
 def _nothing(folder: Path) -> None:
@@ -86,7 +86,7 @@ class _Place:
     @property
     def is_eldest(self) -> bool:
         """Whether what is done once on a host is this process's to do."""
-        return self.room is None or self.room.task.task == self.room.task.eldest
+        return self.room is None or self.room.task.task == self.room.task.local_leader
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,7 +141,7 @@ def run_command(request: RunRequest, environment: Mapping[str, str]) -> int:
         try:
             location = _open_run_dir(request, plan, environment, task)
         except RunDirectoryError:
-            if task is None or task.task == task.eldest:
+            if task is None or task.task == task.local_leader:
                 raise
             return EXIT_OWN_FAILURE  # the node's first task says why
         return _record(request, plan, environment, location, gate)
@@ -297,7 +297,7 @@ def _plan(request: RunRequest, environment: Mapping[str, str]) -> LaunchPlan:
 
 
 def _measure(facts: _Facts, location: _Place, request: RunRequest, gate: SignalGate) -> None:
-    """Measure the idle host; of a node's tasks the eldest does, and the others wait for it."""
+    """Measure the idle host; of a node's tasks the local leader does, and the others wait for it."""
     facts.measure()
     if location.room is None or request.host.measure is _nothing:
         return

@@ -29,7 +29,7 @@ class StepTask:
         task: number of this task in the step, from 0.
         num_tasks, num_nodes: of the step.
         mates: tasks of this node by number, this one included; all tasks where Slurm does not tell.
-        eldest: the first task of this node.
+        local_leader: the first task of this node.
     """
 
     cluster: str
@@ -40,7 +40,7 @@ class StepTask:
     num_tasks: int
     num_nodes: int
     mates: tuple[int, ...]
-    eldest: int
+    local_leader: int
 
     @property
     def step_name(self) -> str:
@@ -80,7 +80,7 @@ def find_step_task(environment: Mapping[str, str]) -> StepTask | None:
         num_tasks=size,
         num_nodes=_number(environment, "SLURM_STEP_NUM_NODES", "SLURM_NNODES", "SLURM_JOB_NUM_NODES") or 1,
         mates=mates,
-        eldest=mates[0],
+        local_leader=mates[0],
     )
 
 

@@ -93,7 +93,7 @@ class Closed:
 
 
 def await_end(room: StepRoom, ending: Ending, stop: Callable[[], bool]) -> StepEnd | None:
-    """Wait for the others, shortly; the step's end if it is this task that tells of it.
+    """Wait for the others, shortly; the step's end if it is this task that says of it.
 
     Args:
         ending: how this task's command ended.

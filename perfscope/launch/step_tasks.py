@@ -4,7 +4,7 @@
 
     .owner/step.json          whose run it is; comes with the folder, by the task that claims the directory
     .owner/<task>.jsonl       one line each when the task came, had its node measured, ended, closed its files
-    .owner/host-<task>        the task that does what is to be done once on a node (<task>: the node's eldest)
+    .owner/host-<task>        the task that does what is to be done once on a node (<task>: its local leader)
     .owner/said-<what>        the task that closes the run and tells the user did
 
 Everything is made by exclusive creation or appended by one process, so no locks are needed: they are not to
@@ -36,7 +36,7 @@ _STEP = "step.json"
 _POLL_S = 0.05
 _LONGEST_POLL_S = 0.5
 _CLAIM_LIMIT_S = 60.0  # for the first task to empty a directory with --force, over a slow file system
-_NO_SEAT_LIMIT_S = 5.0  # for the node's eldest to come, before the others go on without it
+_NO_SEAT_LIMIT_S = 5.0  # for the node's local leader to come, before the others go on without it
 _MAX_NAME = 64
 _MOST_RUNS = 1000  # of one script in one step
 _MOST_LOOKED_AT = 8  # tasks whose files are asked for signs of life
@@ -136,13 +136,13 @@ class StepRoom:
         return None
 
     def await_measured(self, limit_s: float, stop: Callable[[], bool]) -> None:
-        """Wait for the node's eldest to have measured the idle machine, shortly where it does not come."""
+        """Wait until the local leader has measured the idle machine; shortly where it does not come."""
         start = time.monotonic()
         while (waited := time.monotonic() - start) < limit_s and not stop():
-            eldest = self.state(self.task.eldest)
-            if eldest is None and waited > _NO_SEAT_LIMIT_S:
+            local_leader = self.state(self.task.local_leader)
+            if local_leader is None and waited > _NO_SEAT_LIMIT_S:
                 return
-            if eldest is not None and (eldest.measured or eldest.is_done):
+            if local_leader is not None and (local_leader.measured or local_leader.is_done):
                 return
             time.sleep(_POLL_S)
 
@@ -151,7 +151,7 @@ class StepRoom:
         states = [self.state(mate) for mate in self.task.mates]
         if any(state is None or not (state.ending or state.is_done) for state in states):
             return False
-        return self.claims(f"host-{self.task.eldest}")
+        return self.claims(f"host-{self.task.local_leader}")
 
     def claims(self, what: str) -> bool:
         """Whether this task is the first to do `what` in this run."""
@@ -304,7 +304,7 @@ def _claim(task: StepTask, directory: Path, *, name: str, force: bool) -> StepRo
                 if _make_claim(directory, task):  # at once: files of the user's may be left in it
                     return StepRoom(run_dir=directory, task=task, is_owner=True)
         time.sleep(_POLL_S)
-    raise RunDirectoryError(f"{directory}: the step's first task has not made room in it")
+    raise RunDirectoryError(f"{directory}: the step's first task has not prepared it")
 
 
 def _look(task: StepTask, directory: Path) -> tuple[StepRoom | None, bool]:

@@ -28,7 +28,7 @@ class TrainingAdvice(Struct, frozen=True, kw_only=True):
             about waiting for input, copies, the update, late launches, layers at the memory roof, idle time.
         gaps: what happens in gaps that no trace shows; gap_is: the same in a few words, in brackets.
         heavy, heavy_unnamed: what to do about computation where layers are known, and where they are not.
-        unnamed: why computation cannot be laid at a layer.
+        unnamed: why computation cannot be attributed to a layer.
         no_layers: reason why the trace names no layers; "": the probe's own words are enough.
         samples_from: where the samples of a step are known from.
         no_samples, no_width: reasons why there is no throughput: how many samples a step takes is not known,
@@ -59,7 +59,7 @@ class TrainingAdvice(Struct, frozen=True, kw_only=True):
     heavy_unnamed: str = (
         "Look at the longest operators in the timeline first: precision, fused operators, batch size."
     )
-    unnamed: str = "The trace names no layers, so the time cannot be laid at one."
+    unnamed: str = "The trace names no layers, so the time cannot be attributed to one."
     no_layers: str = "the trace names no layers"
     samples_from: str = "derived from the steps' batches"
     no_samples: str = "the batch size cannot be read from what the step is given; give `--samples-per-step`"
@@ -169,7 +169,7 @@ _KERAS = replace(
         "Look at the longest operators in the timeline first: a mixed-precision policy, jit_compile=True, "
         "batch size."
     ),
-    no_layers="no operator of the traced steps could be laid at one of the model's layers",
+    no_layers="no operator of the traced steps could be attributed to one of the model's layers",
     no_samples="Keras does not say how many samples a batch has; give `--samples-per-step`",
 )
 _UNKNOWN_UPDATE = (
@@ -177,7 +177,7 @@ _UNKNOWN_UPDATE = (
     'optimizer (jax.named_scope("optimizer")) can be identified, the others count as compute'
 )
 _UNKNOWN_INPUT = (
-    "JAX's profile does not show where Keras takes its batches; the median over all steps stands with the "
+    "JAX's profile does not show where Keras takes its batches; the median over all steps is shown with the "
     "step times"
 )
 # docs.jax.dev: async_dispatch, gpu_performance_tips; optax: the update is part of the jitted function.
@@ -229,7 +229,7 @@ _MXNET = TrainingAdvice(
         "Look at the longest operators in the timeline first: hybridize(static_alloc=True), precision, batch "
         "size."
     ),
-    unnamed="MXNet's profiler names operators, not layers, so the time cannot be laid at one.",
+    unnamed="MXNet's profiler names operators, not layers, so the time cannot be attributed to one.",
     no_samples="no batch of a DataLoader or DataIter was seen in a step; give `--samples-per-step`",
     threads="OMP_NUM_THREADS={}",
 )

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 
 def plural(noun: str, number: float, plurals: str = "") -> str:
-    """`noun` as it stands behind the number; `plurals`: where it is not `noun` with an s."""
+    """`noun` as it follows the number; `plurals`: where it is not `noun` with an s."""
     return noun if number == 1 else plurals or f"{noun}s"
 
 

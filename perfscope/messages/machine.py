@@ -1,4 +1,4 @@
-"""What is said of a machine: the "clean run" verdict, ceilings, bytes on the wire, memory placement."""
+"""What is stated of a machine: the "clean run" verdict, ceilings, bytes on the wire, memory placement."""
 
 from __future__ import annotations
 

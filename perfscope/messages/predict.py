@@ -1,4 +1,4 @@
-"""What is said with a prediction: what it assumes, what the runs do not support, which scheme is best."""
+"""What is stated with a prediction: what it assumes, what the runs do not support, which scheme is best."""
 
 from __future__ import annotations
 

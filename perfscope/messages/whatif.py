@@ -142,7 +142,8 @@ def local_memory(ranks: Sequence[int]) -> WhatIfText:
 
 def no_stragglers(ranks: Sequence[int], evidence: str) -> WhatIfText:
     """`evidence`: of the worst of them (`slower_than_peers`)."""
-    return WhatIfText(f"{_listed(ranks)} as fast as the ranks that do the same work", evidence)
+    whose = "its" if len(ranks) == 1 else "their"
+    return WhatIfText(f"{_listed(ranks)} as fast as {whose} peers", evidence)
 
 
 def at_roofline(layer: str, time_ns: float, fractions: Mapping[str, float]) -> WhatIfText:
@@ -160,14 +161,14 @@ def caution(error_ratio: float | None, stretched: float | None, unexplained_rati
 
     Args:
         error_ratio: of the replay.
-        stretched: traced over usual step.
+        stretched: mean traced over median step.
         unexplained_ratio: of the ranks' time, in communication that no matched call explains.
     """
     doubts = []
     if error_ratio is not None:
         doubts.append(f"the replay itself is off by {format_ratio(error_ratio, 0)}")
     if stretched is not None:
-        doubts.append(f"traced steps took {stretched:.2g} times the usual step")
+        doubts.append(f"traced steps took {stretched:.2g} times as long as the median step")
     if unexplained_ratio is not None:
         share = format_ratio(unexplained_ratio, 0)
         doubts.append(f"{share} of the ranks' time is communication that no matched call explains")

@@ -93,7 +93,7 @@ class CallLog:
 
     def close(self, path: str, main_tid: int, alone: bool) -> None:
         """End the window and write its calls. Without any nothing is written, unless they are `alone`: no
-        trace of a framework stands beside them.
+        trace of a framework is beside them.
 
         Raises:
             OSError: the file cannot be written.

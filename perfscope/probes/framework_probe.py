@@ -208,7 +208,7 @@ class FrameworkProbe:
         self.window_closed()
 
     def step_aside(self) -> None:
-        """The training is about to use this framework's profiler itself: an open window, whoever's, ends."""
+        """The training is about to use this framework's profiler itself: an open window, anyone's, ends."""
         cutter = self.process.cutter or self
         cutter.guarded("yield", cutter.cut_window)
 

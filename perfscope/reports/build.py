@@ -120,7 +120,7 @@ def _without_empty_columns(section: Section) -> Section:
     return structs.replace(section, blocks=blocks)
 
 
-NOTABLE_SLOWDOWN = 0.15  # traced over usual step time, above which the report says so
+NOTABLE_SLOWDOWN = 0.15  # traced over median step time, above which the report says so
 
 
 def _of_whole_trace(analysis: RunAnalysis, verdict: Verdict) -> Verdict:
@@ -260,7 +260,7 @@ def _throughput_figure(analysis: RunAnalysis) -> KeyFigure:
     text = format_value(Unit.COUNT if rate is None or rate >= 100 else Unit.NUMBER, rate)
     notes = {
         None: "batch size not known",
-        "loader": "batch size as drawn by the data loader",
+        "loader": "batch size from the data loader",
         "derived": training_advice(analysis.advice_key).samples_from,
         "option": "from --samples-per-step",
         "scheme": "by the scheme's batch, slowest rank",

@@ -16,10 +16,10 @@ from perfscope.units import BINARY_UNITS, DECIMAL_PREFIXES, TIME_UNITS
 # Colors of the palette for the lines of a chart.
 LINE_COLORS = ("compute", "exposed_comm", "optimizer", "copy", "input_wait", "host", "forward", "backward")
 MOST_BANDS = 4  # beyond so many lines their bands would only blur one another
-ROOF_AIR = 90.0  # per cent of the height that the roof may reach: its name stands above it
+ROOF_AIR = 90.0  # percent of the height that the roof may reach: its name stands above it
 PEAK_ROOM = 1.7  # a peak higher than this times the largest value is stated, not drawn
 FLOATING = frozenset({Unit.FREQUENCY, Unit.TEMPERATURE})  # axes that need not start at 0
-# Width of a letter of the roofs' names, per cent of the plot: on paper and wide screens, on a phone.
+# Width of a letter of the roofs' names, percent of the plot: on paper and wide screens, on a phone.
 LETTER, SMALL_LETTER = 0.95, 2.8
 Rectangle = tuple[float, float, float, float]
 _SUFFIX = {**PREFIXED, Unit.RATE: "B/s"}
@@ -40,7 +40,7 @@ def _scale(unit: Unit, high: float) -> tuple[float, str]:
 
 
 def value_ticks(unit: Unit, low: float, high: float, count: int) -> tuple[Tick, ...]:
-    """Round values between `low` and `high`, all in one unit; positions in per cent."""
+    """Round values between `low` and `high`, all in one unit; positions in percent."""
     if high <= low:
         return ()
     size, name = _scale(unit, high)
@@ -123,7 +123,7 @@ def line_note(chart: CounterChart, line: CounterLine, frame: CounterFrame) -> st
 
 
 class RoofFrame(Struct, frozen=True, kw_only=True):
-    """Ranges of a roofline; positions are per cent of the plot, from the left and from the bottom."""
+    """Ranges of a roofline; positions are percent of the plot, from the left and from the bottom."""
 
     x_low: float
     x_high: float
@@ -185,7 +185,7 @@ def _log_text(unit: Unit, value: float) -> str:
 
 
 def roof_line(chart: RooflineChart, frame: RoofFrame) -> list[tuple[float, float]]:
-    """Corners of the roof in per cent: memory's slope, the ridge, the flat peak."""
+    """Corners of the roof in percent: memory's slope, the ridge, the flat peak."""
     bandwidth, peak = chart.bandwidth_bytes_per_s, chart.peak_flops_per_s
     start = max(frame.x_low, frame.y_low / bandwidth)
     return [
@@ -202,7 +202,7 @@ def radius(chart: RooflineChart, time_ns: int) -> float:
 
 
 class PointLabel(Struct, frozen=True, kw_only=True):
-    """A name beside a point: per cent of the plot, then pixels right and up, and the text's anchor."""
+    """A name beside a point: percent of the plot, then pixels right and up, and the text's anchor."""
 
     x: float
     y: float
@@ -274,7 +274,7 @@ def _free_place(
 
 
 class RoofWords(Struct, frozen=True, kw_only=True):
-    """Where the roofs' own names end, in per cent: left of a place on the roof, where nothing can be."""
+    """Where the roofs' own names end, in percent: left of a place on the roof, where nothing can be."""
 
     peak: tuple[float, float]
     memory: tuple[float, float]
@@ -285,7 +285,7 @@ def roof_words(chart: RooflineChart, letter: float = LETTER) -> RoofWords:
     """Places for the two names that no point covers: the ridge or the far end, and along the slope.
 
     Points lie above the roof where a working set fits the cache, so the usual places may be taken. `letter`:
-    a letter's width in per cent. Left of a slope that starts near the axis there is no room for words.
+    a letter's width in percent. Left of a slope that starts near the axis there is no room for words.
     """
     frame = roof_frame(chart)
     corners = roof_line(chart, frame)

@@ -25,7 +25,7 @@ Point = tuple[float, float]
 
 
 class PlotFrame(Struct, frozen=True, kw_only=True):
-    """The ranges of a curve chart; `x`, `y` turn values into per cent of the plot, from left and bottom."""
+    """The ranges of a curve chart; `x`, `y` turn values into percent of the plot, from left and bottom."""
 
     x_low: float
     x_high: float
@@ -136,7 +136,7 @@ def shape(slot: int) -> tuple[str, bool]:
 
 
 def _places(box: PlotFrame, x: Sequence[float], y: Sequence[float]) -> list[list[Point]]:
-    """Points in per cent, in runs between gaps."""
+    """Points in percent, in runs between gaps."""
     runs: list[list[Point]] = [[]]
     for across, up in zip(x, y, strict=True):
         is_drawable = (across > 0 or not box.x_log) and (up > 0 or not box.y_log)
@@ -148,7 +148,7 @@ def _places(box: PlotFrame, x: Sequence[float], y: Sequence[float]) -> list[list
 
 
 def strokes(chart: CurveChart, curve: Curve) -> list[tuple[list[Point], bool]]:
-    """(points in per cent, dashed) of the curve's pieces, cut where the measured range ends."""
+    """(points in percent, dashed) of the curve's pieces, cut where the measured range ends."""
     box = frame(chart)
     runs = _places(box, curve.x, curve.y)
     if curve.dashed_from is None:
@@ -171,7 +171,7 @@ def _between(first: Point, other: Point, x: float) -> Point:
 
 
 def band(chart: CurveChart, curve: Curve) -> list[tuple[list[Point], list[Point]]]:
-    """(lower edge, upper edge) in per cent of each stretch that has an interval."""
+    """(lower edge, upper edge) in percent of each stretch that has an interval."""
     if not curve.low or not curve.high:
         return []
     box = frame(chart)
@@ -199,7 +199,7 @@ def marks(chart: CurveChart, curve: Curve) -> list[Point]:
 
 
 class BarPlace(Struct, frozen=True, kw_only=True):
-    """Per cent of the axis; None: nothing to draw."""
+    """Percent of the axis; None: nothing to draw."""
 
     end: float | None
     low: float | None

@@ -166,7 +166,7 @@ def _machine(machine: MachineAnalysis | None) -> Json | None:
 
 
 def _waits(waits: WaitAnalysis | None) -> Json | None:
-    """The calls with the longest waits, in time order; missing figures stand with the run's."""
+    """The calls with the longest waits, in time order; missing figures are listed with the run's."""
     if waits is None:
         return None
     worst = sorted(waits.calls, key=lambda call: -call.max_wait_ns)[:MOST_WAIT_CALLS]

@@ -1,4 +1,4 @@
-"""What an export reads: the timelines of a run, one table at a time, given by whoever opened the run."""
+"""What an export reads: the timelines of a run, one table at a time, given by the one who opened the run."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def render_calibration(c: Calibration, *, width: int, color: bool) -> str:
 
 
 def calibration_document(c: Calibration) -> dict[str, object]:
-    """The same as a JSON document. Shares are ratios, times ns; `found` stands under `effects`' order."""
+    """The same as a JSON document. Shares are ratios, times ns; `found` is listed under `effects`' order."""
     document: dict[str, object] = {"schema_version": SCHEMA_VERSION, "kind": "calibration"}
     # Not asdict of the whole: what a field is called here must not change because an attribute does.
     return document | {
@@ -186,6 +186,6 @@ def _share(value: float) -> str:
 
 
 def _wrapped(text: str, width: int, indent: str = "  ") -> list[str]:
-    """Wrapped so that no figure is parted from its per cent sign."""
+    """Wrapped so that no figure is parted from its percent sign."""
     kept = wrapped(text.replace(" %", "\u00a0%"), width, indent)
     return [line.replace("\u00a0", " ") for line in kept]

@@ -9,18 +9,18 @@ from msgspec import Struct
 from perfscope import units
 from perfscope.reports.model import Bar, ChartPart, LineChart, StackedBars, Unit, format_value
 
-LABEL_SHARE = 6.5  # per cent of the axis a segment must span to carry its figure
+LABEL_SHARE = 6.5  # percent of the axis a segment must span to carry its figure
 CLIP = 1.5  # the value axis ends here times the 98th percentile; single outliers must not flatten the rest
 
 
 class Tick(Struct, frozen=True, kw_only=True):
-    position: float  # per cent of the axis
+    position: float  # percent of the axis
     text: str
     below: str = ""  # a second line
 
 
 class Segment(Struct, frozen=True, kw_only=True):
-    """One colored piece: `start` and `width` in per cent of the axis, `share` of its own bar in per cent."""
+    """One colored piece: `start` and `width` in percent of the axis, `share` of its own bar in percent."""
 
     part: ChartPart
     value: float
@@ -42,7 +42,7 @@ def nice_step(span: float, count: int) -> float:
 
 
 def time_ticks(low: float, high: float, count: int) -> tuple[Tick, ...]:
-    """Round times between `low` and `high` ns, all in the unit that suits `high`, positions in per cent."""
+    """Round times between `low` and `high` ns, all in the unit that suits `high`, positions in percent."""
     if high <= low:
         return ()
     step = max(nice_step(high - low, count), 1.0)
@@ -69,7 +69,7 @@ def bar_text(chart: StackedBars, value: float) -> str:
 
 
 def bar_end(chart: StackedBars, bar: Bar) -> str:
-    """What stands behind a bar."""
+    """What follows a bar."""
     return bar.end or bar_text(chart, bar.total)
 
 

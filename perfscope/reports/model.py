@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 class Column(Struct, frozen=True, kw_only=True):
     """One column of a Table.
 
-    `modelled` marks figures computed from shapes rather than measured; renderers say so beside the title.
+    `modeled` marks figures computed from shapes rather than measured; renderers say so beside the title.
     `bar` names a part color: the cell gets an inline bar in proportion to the column's maximum.
     """
 
@@ -44,7 +44,7 @@ class Column(Struct, frozen=True, kw_only=True):
     title: str
     unit: Unit = Unit.TEXT
     hint: str = ""
-    modelled: bool = False
+    modeled: bool = False
     bar: str | None = None
     primary: bool = False  # kept where there is room for few columns (terminal, narrow screens)
     signed: bool = False  # a change: what is more carries a plus
@@ -68,7 +68,7 @@ class Table(Struct, frozen=True, kw_only=True):
 
     `cards`: on narrow screens each row stands as a card, its cells one under the other with their titles.
     `heat`: a tone of HEAT_TONES or "" for each cell, parallel to `rows`; () = a table without colors. Every
-    colored cell holds its number, and `heat_mark` stands behind those of a good tone: color is never alone.
+    colored cell holds its number, and `heat_mark` follows those of a good tone: color is never alone.
     """
 
     id: str
@@ -129,7 +129,7 @@ class ChartPart(Struct, frozen=True, kw_only=True):
 class Bar(Struct, frozen=True, kw_only=True):
     """One bar; `values` has one entry per Part, in the chart's unit. The parts add up to `total` exactly.
 
-    `end` is what stands behind the bar where the total says little, such as 100 % of the pages.
+    `end` is what follows the bar where the total says little, such as 100 % of the pages.
     """
 
     label: str
@@ -162,7 +162,7 @@ class LaneSpan(Struct, frozen=True, kw_only=True):
     part: str
     start: int
     end: int
-    text: str  # that stands in it where it fits
+    text: str  # that is in it where it fits
     title: str  # what it is, in full
 
 

@@ -206,7 +206,7 @@ def _(table: Table) -> list[Json]:
             "together": len(rows) <= 9,
             "caption": soft(caption.strip()),
             "head": [
-                {"title": _title(c, len(columns)), "align": c.align, "modelled": c.modelled} for c in columns
+                {"title": _title(c, len(columns)), "align": c.align, "modeled": c.modeled} for c in columns
             ],
             "align": [column.align for column in columns],
             "widths": _widths(columns, cells),

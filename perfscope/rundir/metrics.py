@@ -36,7 +36,7 @@ class Metric(Struct, frozen=True, kw_only=True):
         unit: what raw value x `scale` is in: bytes, ns, joules, watts, hz, celsius, ratio, pages, events, ...
         kind: one of KINDS.
         source: the file or call it comes from, with placeholders in capitals.
-        description: one line for people.
+        description: one line for reading.
         limit: raw value at which a counter wraps to 0 (the modulus), or at which a saturating one sticks.
         scale: factor from the raw value to `unit`.
         quality: of its readings, unless a reading says otherwise.

@@ -8,7 +8,7 @@ from perfscope.rundir.typed import Count, Figure, PartialRow, Record, read_as
 
 
 class Neighbor(PartialRow, frozen=True):
-    """A process of somebody else, or several of one name and user.
+    """A process of another user, or several of one name and user.
 
     Attributes:
         pid: of the busiest; None: not known, or the kernel.

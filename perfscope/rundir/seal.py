@@ -52,7 +52,7 @@ def _crc32(name: str, data: bytes) -> int:
 
 
 class Counter:
-    """What has been written to a file so far, all of it by whoever counts."""
+    """What has been written to a file so far, all of it by the one who counts."""
 
     def __init__(self) -> None:
         self.bytes = self.lines = self.crc32 = 0

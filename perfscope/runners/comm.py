@@ -280,7 +280,7 @@ def send(tensor: torch.Tensor, to: int, group: Group, *, tag: int = 0, async_op:
 def receive(
     tensor: torch.Tensor, source: int | None, group: Group, *, tag: int = 0, async_op: bool = False
 ) -> Any:
-    """From the `source`-th rank of the group, or (None) from whoever sends; returns its place in the group.
+    """From the `source`-th rank of the group, or (None) from any that sends; returns its place in the group.
 
     With async_op (only with a source) torch's work is returned instead.
     """

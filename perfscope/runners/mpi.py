@@ -67,7 +67,7 @@ class MpiPeers:
 
     def gather(self, value: Any) -> list[Any] | None:
         """Every rank's value on rank 0, None elsewhere."""
-        self.barrier()  # whoever is missing is noticed here, with a timeout
+        self.barrier()  # the one who is missing is noticed here, with a timeout
         gathered: list[Any] | None = self.comm.gather(value, root=0)
         return gathered
 

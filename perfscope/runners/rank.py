@@ -154,7 +154,7 @@ def _explain(rank: str, error: Exception) -> int:
 
 
 def _is_lost_peer(error: RuntimeError) -> bool:
-    from perfscope.runners.transport import PeerLostError  # whoever raises it has loaded torch already
+    from perfscope.runners.transport import PeerLostError  # the one who raises it has loaded torch already
 
     return isinstance(error, PeerLostError)
 

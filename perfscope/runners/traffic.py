@@ -20,7 +20,7 @@ class Traffic:
         count: calls per step.
         every: they happen in steps whose number (from 1) is a multiple of this.
         at_end: calls after the last step, where its number is no multiple of `every`.
-        what: for people: "gradients", "activations forward", "halo rows" ...
+        what: for reading: "gradients", "activations forward", "halo rows" ...
         scales_with: what `bytes` grows with.
         by_library: calls that a library makes and that the ledger therefore cannot see
             (DDP's reducer, FSDP, torch's pipelines); the trace shows them.

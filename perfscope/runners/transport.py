@@ -1,4 +1,4 @@
-"""Messages between two ranks, for schemes with a server: from a given rank, or from whoever comes first.
+"""Messages between two ranks, for schemes with a server: from a given rank, or from the one who comes first.
 
 Two implementations: gloo through `comm`, and MPI (`mpi`, through mpi4py). Both wait no longer than the run's
 timeout and report a lost peer alike. Tensors of a GPU travel through host memory: no transport needs to know

@@ -16,7 +16,7 @@ from perfscope.slurm.rendezvous import Rendezvous, rendezvous
 from perfscope.slurm.request import JobRequest
 
 RUNS = "perfscope-runs"
-ENDED_BY_SLURM = "Slurm ended job"  # all that the script knows; whoever knows more may say so
+ENDED_BY_SLURM = "Slurm ended job"  # all that the script knows; the one who knows more may say so
 _WIDTH = 100
 _ADDRESS_OF = (
     "# A node's name where it resolves, else the address that Slurm has for it.",

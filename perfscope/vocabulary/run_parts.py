@@ -22,7 +22,7 @@ class RunPart(str, Enum):
     CPU_WAIT = "cpu_wait"  # of long steps: the training thread was ready to run and had no CPU
     PROFILING = "profiling"  # perfscope's windows, and what traced steps take beyond the median
     SHUTDOWN = "shutdown"  # from the last step to the end of the run
-    OTHER = "other"  # cannot be told: what long steps take beyond the median, and what is not recorded
+    OTHER = "other"  # cannot be determined: what long steps take beyond the median, and what is not recorded
 
     __str__ = str.__str__  # Python 3.11 and 3.12 differ in how they format a mixed-in enum
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import re
 import sys
@@ -54,6 +55,45 @@ def entries(navigation: Any) -> Iterator[str]:
     else:
         for one in navigation.values() if isinstance(navigation, dict) else navigation:
             yield from entries(one)
+
+
+# Where texts that users see are written.
+SHOWN = ("analysis", "api", "checkout", "cli", "gate", "launch", "messages", "reports", "runners", "slurm")
+INSTEAD = {re.compile(words, re.IGNORECASE): instead for words, instead in WORDING["instead"].items()}
+
+
+def is_help(node: ast.AST) -> bool:
+    """Whether click prints the docstring of a function."""
+    return isinstance(node, ast.FunctionDef) and "command(" in " ".join(map(ast.unparse, node.decorator_list))
+
+
+def shown_texts(path: Path) -> Iterator[tuple[int, str]]:
+    """(line, text) of the texts in a module, but docstrings that nobody is shown."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    documented = {
+        id(node.body[0].value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
+        and node.body
+        and isinstance(node.body[0], ast.Expr)
+        and not is_help(node)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in documented:
+            yield node.lineno, re.sub(r"`[^`]*`", "", node.value)
+
+
+def test_texts_of_the_package_use_the_words_of_the_field() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{line}: {match[0]!r}: write {instead}"
+        for package in SHOWN
+        for path in sorted((ROOT / "perfscope" / package).rglob("*.py"))
+        for line, text in shown_texts(path)
+        if " " in text
+        for words, instead in INSTEAD.items()
+        if (match := words.search(text))
+    ]
+    assert found == []
 
 
 def test_every_command_has_a_page_with_its_options() -> None:

@@ -152,7 +152,7 @@ def fit_shared(parts: Sequence[PairSamples]) -> PairFit:
 def _quickest(calls: _Calls) -> NDArray[np.int64]:
     """Of each window and size, the half of the calls that both hosts left soonest after the last entry.
 
-    What holds a call up lets the exits stray: the minimum filter of NTP.
+    What delays a call lets the exits stray: the minimum filter of NTP.
     """
     order = np.lexsort((calls.held, calls.size, calls.window))
     size, window = calls.size[order], calls.window[order]
@@ -234,7 +234,7 @@ def _unequal(calls: _Calls) -> float:
     """How much longer the last one in stays on one host than on the other, for calls of one size, ns.
 
     Both should take the transfer time; if not, one leaves late, call after call, which the skew cannot
-    show. The quickest calls are compared, which differ the least in what else holds a transfer up.
+    show. The quickest calls are compared, which differ the least in what else delays a transfer.
     """
     best: tuple[float, float] | None = None
     for size in np.unique(calls.size[calls.side != 0]):

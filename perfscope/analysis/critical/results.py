@@ -50,7 +50,7 @@ class PathSegment(Struct, frozen=True, kw_only=True):
     start_ns: int
     end_ns: int
     reason: str  # why what comes later had to wait for this
-    uncertain: bool  # who was late lies within the doubt of the hosts' clocks
+    uncertain: bool  # who was late lies within the uncertainty of the hosts' clocks
 
     @property
     def dur_ns(self) -> int:

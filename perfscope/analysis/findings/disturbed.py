@@ -15,7 +15,7 @@ from perfscope.vocabulary.disturbances import DisturbanceKind
 from perfscope.vocabulary.findings import FindingKind
 
 DECISIVE = 0.25  # of the mean step lost to disturbances: the code's own causes come after them
-WORTH = 0.1  # of the mean step lost: what slow computation is laid at the disturbance
+WORTH = 0.1  # of the mean step lost: what slow computation is attributed to the disturbance
 ONE_PLACE = 0.6  # of a slow rank's excess in one layer, or in no operator at all
 SEVERE = 0.1  # of a host's CPUs (or other resource): doubt about every figure
 

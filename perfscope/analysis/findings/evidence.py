@@ -120,7 +120,7 @@ class Evidence(Struct, frozen=True, kw_only=True):
         return self.share_of_step(cost / self.step)
 
     def share_of_step(self, share: float) -> tuple[int, float]:
-        """(ns, share) of the usual step."""
+        """(ns, share) of the median step."""
         usual = self.step_ns.median if self.step_ns is not None else self.step
         return round(share * usual), share
 

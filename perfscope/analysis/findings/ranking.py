@@ -2,9 +2,9 @@
 
 Every removable cause has the step that the replay predicts without it; the one that would bring most comes
 first if it is worth `REMOVABLE` of the step, else what must remain: computation. A sentence claims only what
-the run carries: who came last is said where every rank of the group was traced, layers where the trace names
-them, waiting where it could be separated from transfer. Where nothing can be replayed, the parts of the mean
-step stand for the gains.
+the run carries: who came last is stated where every rank of the group was traced, layers where the trace
+names them, waiting where it could be separated from transfer. Where nothing can be replayed, the parts of the
+mean step stand for the gains.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from perfscope.messages.findings.ranks import BusyRank, Imbalance, LateStart, Mo
 from perfscope.vocabulary.findings import FindingKind
 
 CLEARLY = 2.4  # standard deviations of a fair draw above which a rank is last too often
-HOLDS_UP = 0.8  # one rank last in so many of the calls holds the others up
+HOLDS_UP = 0.8  # one rank last in so many of the calls delays the others
 IMBALANCE = 0.03  # busiest rank over the mean, as a share of the step
 UNEVEN = 0.1  # of one layer's parameters by which two ranks' shares of it differ
 _MORE = 1.1  # times the mean of the other ranks' tokens

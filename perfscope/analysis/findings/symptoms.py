@@ -122,7 +122,7 @@ def _beside(evidence: Evidence, cause: Finding, finding: Finding) -> bool:
 
 
 def _taken(evidence: Evidence, cause: Finding) -> Mapping[int, float]:
-    """Rank -> share of the traced steps that the cause takes; of page faults, of the usual step."""
+    """Rank -> share of the traced steps that the cause takes; of page faults, of the median step."""
     if isinstance(cause.facts, BesideSteps):
         return evidence.beside.get(cause.facts.part, {})
     return {

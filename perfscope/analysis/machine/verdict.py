@@ -1,6 +1,6 @@
 """The "clean run" verdict: whether anything from outside disturbed the steps.
 
-What happened before the first step or after the last is listed and does not count. Quiet is said only where
+What happened before the first step or after the last is listed and does not count. Quiet is stated only where
 other processes' CPU time was read over nine tenths of the steps.
 """
 
@@ -22,7 +22,7 @@ from perfscope.vocabulary.disturbances import NEIGHBORS
 from perfscope.vocabulary.gpu import FOREIGN_PROCESSES, THROTTLE_TIME
 
 COUNTS = 0.01  # a run is not clean if it was disturbed in this share of the steps' time
-WHOLLY = 0.995  # watched in less of it is said
+WHOLLY = 0.995  # watched in less of it is stated
 COVERED = 0.9  # and clean only if read in this share of it
 
 

@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from perfscope.vocabulary.links import LinkClass
 
-# All that a prediction tells apart.
+# All that a prediction distinguishes.
 BETWEEN_HOSTS: str = LinkClass.ETHERNET
 INSIDE_HOST: str = LinkClass.LOOPBACK
 
@@ -21,7 +21,7 @@ class PlannedCall(Struct, frozen=True, kw_only=True):
         count: calls per step, the mean over a scheme's period.
         link_class: the slowest that it crosses: BETWEEN_HOSTS or INSIDE_HOST.
         sharing: how many such calls' bytes go through the busiest host's link at once, >= 1 (`crossings`).
-        what: for people: "gradients", "input of fc1" ...
+        what: for reading: "gradients", "input of fc1" ...
         inside_too: it crosses hosts, and some of its messages stay inside one: each stage of it is as slow as
             the slower of the two links.
     """
@@ -42,7 +42,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     Attributes:
         scheme: with modifiers.
         num_ranks: N.
-        mesh: for people: "4" or "2 x 2".
+        mesh: for reading: "4" or "2 x 2".
         batch: B, samples of one step over all ranks; None: not known.
         work: samples of the whole model that the busiest rank's arithmetic amounts to in one step: B/N where
             all is divided evenly, times (m+S-1)/m in a pipeline of S stages and m microbatches.

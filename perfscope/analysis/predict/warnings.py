@@ -113,7 +113,7 @@ def best_sentences(
 ) -> tuple[tuple[int, str], ...]:
     """(N, which scheme has most samples/s, by how much, and whether the intervals decide).
 
-    Nothing is said where one scheme was all that was asked for.
+    Nothing is stated where one scheme was all that was asked for.
     """
     refused: dict[int, int] = defaultdict(int)
     for refusal in refusals:

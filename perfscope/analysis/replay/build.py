@@ -32,7 +32,7 @@ from perfscope.analysis.replay.program import Cells, Events, Float, Index, Progr
 
 MIN_WAIT_NS = 100_000  # exposed time that counts as waiting however long the call is
 MIN_SHARE = 0.2  # of the call's own time from which a shorter one does
-_LATE_NS = 2_500_000  # a backend may write a call's end down that long after whoever waited went on
+_LATE_NS = 2_500_000  # a backend may write a call's end down that long after the one who waited went on
 _QUEUED_NS = 50_000  # how soon after its lane became free a queued call begins
 _MARK = -1
 

@@ -19,8 +19,8 @@ from perfscope.analysis.replay.program import Change, Program
 from perfscope.vocabulary.causes import Cause
 from perfscope.vocabulary.figures import Figure
 
-DISTORTED = 0.25  # of the usual step by which a window may be off before nearer ones are preferred
-UNEXPLAINED = 0.15  # of the ranks' time in communication that is laid at no call: too much to go by
+DISTORTED = 0.25  # of the median step by which a window may be off before nearer ones are preferred
+UNEXPLAINED = 0.15  # of the ranks' time in communication that is attributed to no call: too much to go by
 CLOSE = 0.05  # of the measured time by which a replay may be off
 
 
@@ -78,7 +78,7 @@ class Replays(Struct, frozen=True, kw_only=True, eq=False):
         return sum(int((window.program.kind >= 0).sum()) for window in self.windows)
 
     def nearest(self, usual_ns: float | None) -> Replays:
-        """Without windows that a profiler or chance distorted, where others are near the usual step.
+        """Without windows that a profiler or chance distorted, where others are near the median step.
 
         Args:
             usual_ns: the usual (untraced) step; None: not known, all windows stay.

@@ -47,7 +47,7 @@ class Fit:
         measured_ranks: the N it was fitted on.
         refused: why there is no fit, None if there is one.
         notes: what else to know.
-        formula: for people, with the fitted figures; "" where refused.
+        formula: for reading, with the fitted figures; "" where refused.
         term: the term of a pmnf model.
     """
 

@@ -16,7 +16,7 @@ Floats = NDArray[np.float64]
 
 
 def bounded_fit(design: Floats, targets: Floats, at_least_zero: Sequence[bool]) -> Floats:
-    """Coefficients that minimise sum(((design @ c - y) / y)^2) with c_k >= 0 where asked.
+    """Coefficients that minimize sum(((design @ c - y) / y)^2) with c_k >= 0 where asked.
 
     Args:
         design: (points, k), of full column rank.

@@ -23,7 +23,7 @@ StudyParts = tuple[StudyPart, ...]
 EVERYTHING = (StudyPart.EVERYTHING,)
 FIGURES = (StudyPart.SCALING, StudyPart.SCHEMES)
 FEW_STEPS = 0.5  # of the most steps of a study's runs: speeds of fewer are noisier by far
-MOST = 1.005  # of a share; half a per cent beyond 1 is what the replay is off by
+MOST = 1.005  # of a share; half a percent beyond 1 is what the replay is off by
 _SHARES = tuple(
     pop_factor
     for pop_factor in PopFactor
@@ -228,7 +228,7 @@ def forbidding_differences(
     """Other model, data type or machine: no ratio is formed across them (scaling, schemes), or, with WARN, it
     is shown and said.
 
-    `explained`: facts that the runs are compared by, which is said and forbids nothing. `by`: what `--by`
+    `explained`: facts that the runs are compared by, which is stated and forbids nothing. `by`: what `--by`
     names; a refusal says what to name besides. None: nothing that could be named would allow it.
     """
     problems = []

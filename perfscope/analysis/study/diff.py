@@ -41,7 +41,7 @@ _OF_COLLECTIVE = {  # figures of each collective, with their units
     "wait": "time",
 }
 SAME_NUMBER = 1e-5  # of a plain figure (losses): sums in another order differ by as much
-SAME_SHARE = 5e-4  # shares are shown with one decimal of a per cent
+SAME_SHARE = 5e-4  # shares are shown with one decimal of a percent
 SAME_SPEED = 0.0005  # relative; less is not seen in the figures
 CLOSE = 1.05  # of two runs' speeds: what noise may be
 _FACTORS = (PopFactor.PARALLEL, PopFactor.LOAD_BALANCE, PopFactor.SERIALISATION, PopFactor.TRANSFER)

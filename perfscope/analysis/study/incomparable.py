@@ -25,7 +25,7 @@ def forbidding(problems: Sequence[Problem], runs: Sequence[StudyRun]) -> list[Pr
 
 
 def refused_diff(diff: RunDiff, problems: Sequence[Problem]) -> RunDiff:
-    """`diff` without anything that holds one run against the other but plain differences of facts.
+    """`diff` without anything that compares one run with the other but plain differences of facts.
 
     Args:
         diff: as run_diff has it.

@@ -42,7 +42,7 @@ class Model(Struct, frozen=True, kw_only=True):
 
 
 def model_of(entry: RunEntry) -> Model:
-    """What the run tells of its model."""
+    """What the run says of its model."""
     scheme = entry.analysis.run.scheme
     num_ranks = len(entry.analysis.ranks)
     if entry.analysis.bench:

@@ -1,7 +1,7 @@
-"""Who holds up which step, and whether it is always the same rank.
+"""Who delays which step, and whether it is always the same rank.
 
 A step's straggler is the rank that was behind the others for longest in the collectives that it entered
-last. It is persistent where it holds up more steps than a fair draw among the ranks would have it do (tail of
+last. It is persistent where it delays more steps than a fair draw among the ranks would have it do (tail of
 the binomial, times the number of ranks, below 5 %). The always-on figures of the untraced steps can confirm
 it: what they time outside the backward pass has no waiting for gradients in it, so the late rank's is most.
 """
@@ -29,7 +29,7 @@ from perfscope.analysis.waits.why_late import Late
 from perfscope.messages import stragglers as words
 
 LIKELY = 0.05
-_FEWEST_STEPS = 3  # below this nothing is said about persistence
+_FEWEST_STEPS = 3  # below this nothing is stated about persistence
 _FEWEST_UNTRACED = 10
 _CONFIRMS = 0.25  # of the lateness in a traced step; a smaller excess in the untraced ones is another matter
 _OUTSIDE, _INPUT = "outside the backward pass", "waiting for input"

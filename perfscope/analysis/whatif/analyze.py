@@ -1,6 +1,6 @@
 """The what-ifs of one run (METRICS §6): each cause removed in the replay, as a predicted step.
 
-The replay is of traced steps. What is saved of computation is put on the scale of the usual step by their
+The replay is of traced steps. What is saved of computation is put on the scale of the median step by their
 ratio; what is saved of waiting and transfers stays as it is (a profiler stretches operators, not the
 network), unless the traced steps were quite unlike the usual ones.
 """
@@ -29,7 +29,7 @@ from perfscope.vocabulary.figures import Figure
 
 TRUSTED_ERROR = 0.05  # replay off by more: said beside every what-if
 UNTRUSTED_ERROR = 0.25  # replay off by more: no what-if is given
-ALIKE = 1.35  # traced over usual step up to which time saved of waiting is taken as it is
+ALIKE = 1.35  # traced over median step up to which time saved of waiting is taken as it is
 TOP_LAYERS = 3
 
 
@@ -149,7 +149,7 @@ class _Asked(Struct, frozen=True, kw_only=True):
         saved = max(self.replays.base_ns - step, 0.0)
         stretched = self.replays.base_ns / self.usual_ns
         alike = 1 / ALIKE <= stretched <= ALIKE
-        # What a longer traced step waited can exceed the usual step; no step takes less than nothing.
+        # What a longer traced step waited can exceed the median step; no step takes less than nothing.
         if not (keeps and alike) or saved >= self.usual_ns:
             saved /= stretched
         predicted = round(self.usual_ns - saved)

@@ -14,8 +14,8 @@ class WhatIf(Struct, frozen=True, kw_only=True):
             full_overlap:AXIS, fast_link:AXIS.
         title: what is changed, in words.
         step_ns: the predicted step, in the scale of the usual (untraced) step.
-        gain_ns: usual step - step_ns; never negative.
-        gain_ratio: gain_ns / usual step.
+        gain_ns: median untraced step - step_ns; never negative.
+        gain_ratio: gain_ns / median untraced step.
         evidence: figures it rests on.
         caution: why it is doubtful; "" where nothing speaks against it.
     """

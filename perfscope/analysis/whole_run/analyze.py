@@ -2,7 +2,7 @@
 
 A rank's time goes from the start of the command to its end, on the wall clock of the ranks' hosts. Parts are
 taken off it in order of time; what a later part has beyond what is left is not counted, and what is left over
-is the shutdown, or, where the rank's end is not recorded, cannot be told. So the parts add up exactly.
+is the shutdown, or, where the rank's end is not recorded, cannot be determined. So the parts add up exactly.
 """
 
 from __future__ import annotations

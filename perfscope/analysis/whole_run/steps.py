@@ -55,7 +55,7 @@ class StepParts(Struct, frozen=True, kw_only=True, eq=False):
 
     @property
     def usual_ns(self) -> int:
-        """Median rest of the usual steps; of all where there are none."""
+        """Median rest of the untraced steps; of all where there are none."""
         chosen = self.rest[self.is_usual] if self.is_usual.any() else self.rest
         return round(float(np.median(chosen))) if len(chosen) else 0
 
@@ -118,7 +118,7 @@ def traced_shares(ranks: Mapping[int, StepParts]) -> dict[RunPart, dict[int, flo
 
 
 WRITES = 2**20  # bytes beyond the median from which on a long step is one that writes files
-_WAITS = 0.5  # of the usual step that other ranks must be busy for, to be waited for
+_WAITS = 0.5  # of the median step that other ranks must be busy for, to be waited for
 
 
 def divided(parts: StepParts, others_ns: Int64) -> dict[RunPart, Int64]:
@@ -126,7 +126,7 @@ def divided(parts: StepParts, others_ns: Int64) -> dict[RunPart, Int64]:
 
     What a warm-up step takes beyond the usual one is warm-up, what a traced one takes is profiling. Of other
     steps, what they take while other ranks do something else is waiting for them; if they are long, files
-    they write come next, then the thread's waiting for a CPU; the remainder cannot be told.
+    they write come next, then the thread's waiting for a CPU; the remainder cannot be determined.
 
     Args:
         parts: of one rank.

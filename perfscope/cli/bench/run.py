@@ -77,7 +77,7 @@ def command(
     With --framework instead of SCHEME: train it in that framework, data parallel over --ranks processes (1
     without) in the framework's own way, from the same weights on the same samples.
 
-    What cannot be - an unknown name, a mesh that does not divide - is said before anything starts.
+    Invalid combinations (an unknown name, a mesh that does not divide) are rejected before anything starts.
     The run directory is an ordinary one; what the scheme is and what it was predicted to send stands
     in its run.json.
 

@@ -35,7 +35,7 @@ def against_baseline(
 ) -> BaselineRuns | None:
     """The kept runs of the head's fingerprint (allowed fields may differ); None = there are none.
 
-    Kept runs are without the paths of whoever kept them. So are the head's, or their commands would differ.
+    Kept runs are without the paths of the user who kept them. So are the head's, or commands would differ.
     """
     from perfscope.gate.store.entries import identity
     from perfscope.gate.store.shareable import shareable

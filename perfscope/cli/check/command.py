@@ -164,7 +164,7 @@ def command(context: click.Context, /, **options: Any) -> None:
     if asked.calibrate:
         try:
             code = calibrate(asked)
-        except BrokenPipeError:  # whoever reads the table has read enough
+        except BrokenPipeError:  # the one who reads the table has read enough
             discard_stdout()
             code = 0
     elif asked.words:

@@ -48,7 +48,7 @@ class _Base:
 
     Attributes:
         refused: why both sides would be the same code, one sentence; "" = nothing says so.
-        notes: sentences for whoever reads the verdict.
+        notes: sentences for the one who reads the verdict.
     """
 
     command: SideCommand

@@ -36,7 +36,7 @@ STDOUT = "-"
 
 
 class CommandAfterDashes(click.Command):
-    """Keeps what stands behind the first `--` apart from the arguments before it."""
+    """Keeps what follows the first `--` apart from the arguments before it."""
 
     KEY = "perfscope.command"
 

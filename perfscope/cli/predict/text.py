@@ -94,7 +94,7 @@ def _efficiency(prediction: Prediction) -> str:
 
 
 def _percent(value: float) -> str:
-    """Two significant digits below 10 %, whole per cent above."""
+    """Two significant digits below 10 %, whole percent above."""
     return f"{100 * value:.0f} %" if value >= 0.0995 else f"{100 * value:.2g} %"
 
 

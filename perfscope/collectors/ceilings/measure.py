@@ -1,6 +1,6 @@
 """What this host can do at most, as measured: memory bandwidth, FLOP/s, GPUs. Gives ceilings.json.
 
-Measured in processes of their own, so that whoever asks loads neither numpy nor torch, within a hard limit:
+Measured in processes of their own, so that the caller loads neither numpy nor torch, within a hard limit:
 what has not ended by then is killed, and what it had printed is kept. Figures are kept per host and merged:
 the best of several measurements counts, since a neighbor can only make one worse. A refresh forgets them.
 """

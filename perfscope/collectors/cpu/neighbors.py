@@ -199,7 +199,7 @@ class Neighbors(BaseCollector):
         if self._same_kernel is not None:
             ranks |= self._same_kernel.pids()
         roots = {by_pid[pid] for pid in ranks if pid in by_pid}
-        if not roots <= self._ours:  # a new rank: whoever is below it was perhaps taken for a stranger
+        if not roots <= self._ours:  # a new rank: the one who is below it was perhaps taken for a stranger
             self._ours |= roots
             self._strangers.clear()
         new = table.keys() - self._ours - self._strangers
@@ -213,7 +213,7 @@ class Neighbors(BaseCollector):
                 self._strangers.add(key)
 
     def _ancestors(self, table: Mapping[Key, ProcessEntry], by_pid: Mapping[int, Key]) -> set[Key]:
-        """Whoever stands above a process of the run, but for init."""
+        """The one who stands above a process of the run, but for init."""
         ancestors: set[Key] = set()
         for key in self._ours:
             process = table.get(key)

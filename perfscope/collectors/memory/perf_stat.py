@@ -19,7 +19,7 @@ from perfscope.rundir.metrics import SCALED, Series
 
 INTERVAL_MS = 200
 _TRIAL_TIMEOUT_S = 3.0
-_WHOLE = 99.99  # per cent of the time that a counter ran
+_WHOLE = 99.99  # percent of the time that a counter ran
 
 
 class PerfStat(BaseCollector):

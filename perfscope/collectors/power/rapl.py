@@ -1,7 +1,7 @@
 """Energy of CPU packages and memory (RAPL), from powercap.
 
 Domains overlap: core-N and uncore-N are inside package-N, psys holds the whole board with its packages, and
-only dram-N stands beside package-N. So a sum takes package-N and dram-N.
+only dram-N is beside package-N. So a sum takes package-N and dram-N.
 """
 
 from __future__ import annotations

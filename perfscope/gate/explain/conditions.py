@@ -77,7 +77,7 @@ def around(sides: Sides) -> Around:
         weighty = cost > 0 and (quantity.what != "pressure" or pressed_by_others)
         if (
             weighty and quantity.what != "pressure"
-        ):  # pressure tells of what neighbors and throttling are counted for
+        ):  # pressure says of what neighbors and throttling are counted for
             explained += cost
         differences.append(_measured(quantity, shift, weighty))
     settings = _settings(sides)

@@ -17,7 +17,7 @@ import numpy as np
 from perfscope.gate.records import RunFigures
 from perfscope.gate.statistics import shift_interval, walsh_interval
 
-FEWEST = 3  # runs a side below which nothing is said: two values have no middle
+FEWEST = 3  # runs a side below which nothing is stated: two values have no middle
 # Below five differences even the whole range covers the truth too rarely; it is widened around its center.
 _WIDER = {3: 2.0, 4: 1.4}
 Figure = Callable[[RunFigures], float | None]

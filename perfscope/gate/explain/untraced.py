@@ -1,7 +1,7 @@
 """Where the step of a run goes when it is not traced.
 
 The always-on probe times the untraced step, its wait for input, its optimizer and its backward pass
-exactly. What it cannot tell apart (computation, communication, copies, idling) is split in the proportions
+exactly. What it cannot distinguish (computation, communication, copies, idling) is split in the proportions
 of the traced steps. So the parts add up to the untraced step, and what tracing slows down alike falls out.
 """
 
@@ -14,7 +14,7 @@ from perfscope.gate.records import PARTS, RunFigures
 from perfscope.messages.gate import explanation as words
 
 EXACT = ("input_wait", "optimizer")  # parts that the always-on probe times
-TRACED = ("compute", "exposed_comm", "copy", "idle")  # parts that only a trace tells apart
+TRACED = ("compute", "exposed_comm", "copy", "idle")  # parts that only a trace distinguishes
 
 
 def phase_step(run: RunFigures) -> float | None:
@@ -62,7 +62,7 @@ def steady_parts(run: RunFigures, step: float | None) -> dict[str, float]:
 
 
 def phase_parts(run: RunFigures, step: float | None) -> dict[str, float]:
-    """Without a trace: what the always-on probe tells of `step`, adding up to it; {} if it knows no part."""
+    """Without a trace: what the always-on probe says of `step`, adding up to it; {} if it knows no part."""
     phases = run.phases
     if phases is None or not step or phases.step <= 0:
         return {}

@@ -55,7 +55,7 @@ def _acquire(target: Path, lock: Path, timeout_s: float) -> int:
         handle = _open(lock)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Whoever had it deletes the file before letting go: a lock on a deleted file locks out no
+            # The one who had it deletes the file before letting go: a lock on a deleted file locks out no
             # process.
             if _is_still(handle, lock):
                 return handle

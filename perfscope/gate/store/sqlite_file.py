@@ -273,7 +273,7 @@ def _decoded(text: object, fingerprint: Fingerprint) -> RunFigures:
         raise ValueError("a run's figures are no text")
     run = decode_run(text)
     if run.fingerprint != fingerprint:
-        raise ValueError("a run stands under a fingerprint that is not its own")
+        raise ValueError("a run is stored under a fingerprint that is not its own")
     return run
 
 

@@ -85,8 +85,7 @@ def missing_ranks(label: str, num_seen: int, size: int) -> str:
 
 def imported_ranks(label: str, num_seen: int, size: int | None) -> str:
     return (
-        f"{label} is imported from the traces of {num_seen} of {ranks(size)}: what it tells of the others is "
-        "not known."
+        f"{label} is imported from the traces of {num_seen} of {ranks(size)}: nothing is known of the others."
     )
 
 

@@ -150,7 +150,7 @@ def turn_not_known(title: str, why: NotModeled) -> str:
 def no_turn(winner: str, farthest: float) -> str:
     return (
         f"No other setting would overtake {winner} on links up to {farthest:.0f} times slower or "
-        "faster (modelled: exposed communication changes with bandwidth, nothing else does)."
+        "faster (modeled: exposed communication changes with bandwidth, nothing else does)."
     )
 
 

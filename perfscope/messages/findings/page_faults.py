@@ -7,7 +7,7 @@ from perfscope.units import format_bytes, format_count, format_ns, format_ratio
 
 
 class PageFaultChurn(FindingFacts, frozen=True, kw_only=True):
-    """Of the usual step of the mean rank; `cost_ns` is at most what the faults cost."""
+    """Of the median step of the mean rank; `cost_ns` is at most what the faults cost."""
 
     num_faults: float
     num_bytes: float
@@ -21,10 +21,10 @@ class PageFaultChurn(FindingFacts, frozen=True, kw_only=True):
         if self.num_after is None:
             return ""
         return (
-            " These are the steps before the first traced window; after it there are "
-            f"{format_count(round(self.num_after))} page faults per step, because memory that the trace has "
-            "left in the heap changes when the C library gives memory back. Without perfscope the training "
-            "is likely to go on as before the window."
+            " This was measured before the first traced window. After it there are "
+            f"{format_count(round(self.num_after))} page faults per step: memory that the trace left in the "
+            "heap changes when the C library returns memory to the kernel. Without perfscope, expect the "
+            "number from before the window."
         )
 
     def text(self, subject: Subject) -> FindingText:
@@ -36,10 +36,10 @@ class PageFaultChurn(FindingFacts, frozen=True, kw_only=True):
         )
         return FindingText(
             f"{lead}: {format_count(round(self.num_faults))} page faults per step cost up to "
-            f"{format_ratio(self.cost_ns / self.step_ns)} of it ({format_ns(self.cost_ns)} of "
+            f"{format_ratio(self.cost_ns / self.step_ns)} of the step ({format_ns(self.cost_ns)} of "
             f"{format_ns(self.step_ns)}).",
-            f"{format_ratio(self.system_ratio)} of the CPU time is spent in the kernel. The C library gives "
-            f"{format_bytes(self.num_bytes)} back to the kernel in every step, which maps and clears the "
+            f"{format_ratio(self.system_ratio)} of the CPU time is spent in the kernel. In every step the C "
+            f"library returns {format_bytes(self.num_bytes)} to the kernel, which then maps and clears the "
             f"pages again.{major}{self._changed()}",
             "Keep freed memory in the process: with glibc set MALLOC_MMAP_THRESHOLD_=33554432, "
             "MALLOC_TRIM_THRESHOLD_=536870912 and MALLOC_TOP_PAD_=67108864 together (one of them alone turns "

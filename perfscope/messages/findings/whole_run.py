@@ -26,13 +26,13 @@ _DETAILS = {
     RunPart.ROLLOUT: "Counted are forward passes without gradients between updates, in training mode and "
     "without a data loader, and the environment between them.",
     RunPart.CHECKPOINT: "Counted are the functions that write checkpoints, and what long steps that write "
-    "files take beyond the usual step.",
+    "files take beyond an ordinary step.",
     RunPart.GARBAGE_COLLECTION: "The collector runs in the training thread, and every rank waits for the one "
     "that collects.",
-    RunPart.INPUT: "Counted are steps that wait for input longer than the usual step takes: the start of an "
-    "epoch, when workers are started, or a slow file.",
-    RunPart.OTHER: "Counted is what they take beyond the usual step. It is none of: evaluation, checkpoints, "
-    "garbage collection, input, waiting for a CPU.",
+    RunPart.INPUT: "Counted are steps that wait for input longer than an ordinary step takes: the start of "
+    "an epoch, when workers are started, or a slow file.",
+    RunPart.OTHER: "Counted is what they take beyond an ordinary step. It is none of: evaluation, "
+    "checkpoints, garbage collection, input, waiting for a CPU.",
 }
 _ACTIONS = {
     RunPart.EVALUATION: "Evaluate less often, on fewer batches or with a larger batch, or in a job of its "
@@ -76,7 +76,7 @@ class BesideSteps(FindingFacts, frozen=True, kw_only=True):
         )
         detail = (
             f"{format_ns(self.ns / self.num_long)} in each of them on average, {format_ns(self.longest_ns)} "
-            f"at most (step {self.longest_step:,}); a usual step takes {format_ns(self.usual_step_ns)}. "
+            f"at most (step {self.longest_step:,}); an ordinary step takes {format_ns(self.usual_step_ns)}. "
             f"{_DETAILS[self.part]}"
         )
         action = _ACTIONS.get(self.part) or training_advice(self.framework).faster_input

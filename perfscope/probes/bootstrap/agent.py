@@ -92,7 +92,7 @@ class _Awaiter:
         execute = loader.exec_module
 
         def exec_module(module: "Any") -> None:
-            loader.__dict__.pop("exec_module", None)  # `torch.__loader__` is pristine for whoever looks
+            loader.__dict__.pop("exec_module", None)  # `torch.__loader__` is pristine for the one who looks
             self._waiting.discard(fullname)
             try:
                 execute(module)

@@ -1,6 +1,6 @@
 """Horovod's calls in a torch process, while a window is open.
 
-A call is one span on the lane "Horovod" and carries the bytes. Whoever waits in `synchronize` gets a span
+A call is one span on the lane "Horovod" and carries the bytes. The one who waits in `synchronize` gets a span
 on its own thread, which counts as nothing: the call it waits for already stands for that time. What the
 main thread cannot hide under operators is then the exposed communication, once.
 

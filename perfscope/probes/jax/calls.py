@@ -153,7 +153,7 @@ class JitCalls:
         try:
             cache, key = self._known, id(fun)
             cache[key] = (weakref.ref(fun, lambda _: cache.pop(key, None)), function)
-        except TypeError:  # cannot be referred to weakly: every wrapping of it stands for itself
+        except TypeError:  # cannot be referred to weakly: every wrapping of it is separate
             pass
         return function
 

@@ -119,7 +119,7 @@ class MpiProbe:
             return
         self._told = True
         self._process.recorder.save_meta(**self._facts())
-        self._process.on_finish(self._facts)  # behind that of whoever cuts the steps, which would win
+        self._process.on_finish(self._facts)  # behind that of the one who cuts the steps, which would win
         if self._is_alone():
             self._process.missing(
                 Figure.COMPUTATION,

@@ -71,7 +71,7 @@ class LoopSteps:
     Args:
         timing: whose gates are opened and closed here.
         probe: of steps that a program marks itself: it writes those found here.
-        owner: name of whoever cuts the steps of this process, "" while none does.
+        owner: name of the one who cuts the steps of this process, "" while none does.
         ours: the probe's name.
         adopted: called when the first loop was found.
         met: called at the first call of MPI that is seen: it can be asked now.

@@ -6,7 +6,7 @@ tape after an update opens, and the update ends it. A `tf.function` that only re
 forward pass. What neither updates nor records a tape (an evaluation) is no step. Several optimizers that
 update in turn make one step: it is cut where one of them comes again.
 
-`model.fit` is the Keras probe's: it comes first, and whoever comes first cuts the steps of a process.
+`model.fit` is the Keras probe's: it comes first, and the one who comes first cuts the steps of a process.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class TensorFlowProbe(StepProbe):
         self._others = 0  # calls of functions that do not train, in this step
         self._collectives: Dict[str, Dict[str, Any]] = {}
         self._model_saved = False
-        self._limits: Dict[str, str] = {}  # what windows will not tell of this training: why
+        self._limits: Dict[str, str] = {}  # what windows will not say of this training: why
 
     # -- installing ---------------------------------------------------------------------------
 

@@ -41,5 +41,5 @@ def _write(data: bytes) -> None:
     try:
         while data:
             data = data[os.write(2, data) :]
-    except OSError:  # a closed pipe: whoever read it is gone
+    except OSError:  # a closed pipe: the one who read it is gone
         return

@@ -129,7 +129,7 @@ class TorchTrace(Trace):
     def yield_to_training(self, step_aside: Callable[[], None]) -> None:
         """From now on call `step_aside` before the training starts a profiler of its own.
 
-        There is one profiler session in a process: whoever ends it second gets nothing, or crashes.
+        There is one profiler session in a process: the one who ends it second gets nothing, or crashes.
         """
         if self._yields:
             return
@@ -174,8 +174,8 @@ class TorchTrace(Trace):
     def sees(self, device: str) -> bool:
         """Whether the session records what the calling thread has done on a device of this type.
 
-        Kernels are recorded whoever launches them, operators only of the session's thread and of those that
-        work for it.
+        Kernels are recorded for every thread, operators only of the session's thread and of those that work
+        for it.
         """
         return (
             self._thread is None

@@ -25,7 +25,7 @@ function spanFacts(view, span) {
   if (flops !== null) facts.push(["FLOPs, modeled", formatSi(flops, "FLOP")]);
   if (flops && dur > 0) facts.push(["Rate, modeled", formatSi((flops * 1e9) / dur, "FLOP/s")]);
   const comm = data.kind(def) === "comm";
-  if (bytes !== null) facts.push([comm ? "Bytes" : "Bytes, modelled", formatBytes(bytes)]);
+  if (bytes !== null) facts.push([comm ? "Bytes" : "Bytes, modeled", formatBytes(bytes)]);
   if (bytes && dur > 0) facts.push([comm ? "Bytes / duration" : "Rate, modeled", formatSi((bytes * 1e9) / dur, "B/s")]);
   const count = data.definitions.count[def];
   if (count > 1) facts.push(["Stands for", `${formatCount(count)} merged spans`]);

@@ -14,7 +14,7 @@ from perfscope.reports.model import Bar, StackedBars
 FEW = 14  # bars that carry figures; more are drawn thin
 LONG_LABEL = 11  # characters; longer labels get a wider column
 LONGEST_LABEL = 34
-NARROW_SEGMENT = 18  # per cent below which a telephone has no room for the segment's figure
+NARROW_SEGMENT = 18  # percent below which a telephone has no room for the segment's figure
 
 
 @lay_out.register

@@ -21,7 +21,7 @@ from perfscope.reports.drawing.picture import (
 from perfscope.reports.drawing.shapes import Line, Path, Point, Rect, Shape, Text
 from perfscope.reports.model import CounterChart, CounterLine, Counters, TimeLabel
 
-NEAREST_NUMBERS = 2.5  # per cent between the numbers of two disturbances
+NEAREST_NUMBERS = 2.5  # percent between the numbers of two disturbances
 PLAIN = 5  # of many lines, so many need no dashes: their colors are not near another's
 
 
@@ -90,7 +90,7 @@ def _marks(block: Counters) -> Panel:
 
 
 def mark_numbers(block: Counters) -> list[tuple[int, float]]:
-    """(number, per cent) of the disturbances whose numbers do not stand on one another."""
+    """(number, percent) of the disturbances whose numbers do not stand on one another."""
     numbers: list[tuple[int, float]] = []
     for number, mark in enumerate(block.disturbances, 1):
         position = 50 * (mark.start_ns + mark.end_ns) / block.span_ns
@@ -151,7 +151,7 @@ def _down(frame: chart_layout.CounterFrame, value: float) -> float:
 
 
 def line_runs(frame: chart_layout.CounterFrame, line: CounterLine, span_ns: int) -> list[list[Point]]:
-    """The line's points in per cent, in runs between missing readings."""
+    """The line's points in percent, in runs between missing readings."""
     return [
         [(100 * line.t_ns[i] / span_ns, _down(frame, line.mean[i])) for i in run]
         for run in chart_layout.line_runs(line)

@@ -104,7 +104,7 @@ def curve_words(chart: CurveChart, curve: Curve) -> str:
 
 
 def curves_payload(chart: CurveChart) -> Json:
-    """JSON-ready data for curves.js: per curve the points' places in per cent, and their texts."""
+    """JSON-ready data for curves.js: per curve the points' places in percent, and their texts."""
     box = places.frame(chart)
     return {
         "x_title": chart.x_title,

@@ -170,7 +170,7 @@ def words(chart: HistoryChart) -> str:
 
 
 def history_payload(chart: HistoryChart) -> Json:
-    """JSON-ready data for curves.js: places in per cent, and what stands beside the pointer there."""
+    """JSON-ready data for curves.js: places in percent, and what is beside the pointer there."""
     box = layout.frame(chart)
     x = [round(box.x(point.number), 2) for point in chart.points]
     at = [" · ".join(filter(None, (f"{point.number:,}", point.label, point.date))) for point in chart.points]

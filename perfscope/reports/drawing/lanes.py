@@ -9,9 +9,9 @@ from perfscope.reports.drawing.picture import Box, Panel, Picture, lay_out, swat
 from perfscope.reports.drawing.shapes import Rect, Shape, Text
 from perfscope.reports.model import Lane, LaneChart
 
-LETTER = 0.9  # per cent of a wide page's axis that a character needs
+LETTER = 0.9  # percent of a wide page's axis that a character needs
 NARROW = 2.4  # the same on a telephone
-GAP = 0.08  # per cent left free between two pieces, so that they stay apart where they touch
+GAP = 0.08  # percent left free between two pieces, so that they stay apart where they touch
 MOST_CAPTIONED = 40  # lanes; more are drawn thin
 
 

@@ -27,9 +27,9 @@ class LegendEntry(Struct, frozen=True, kw_only=True):
 
 
 class Box(Struct, frozen=True, kw_only=True):
-    """A rectangle of a plot with axes of its own; its shapes are in per cent of it.
+    """A rectangle of a plot with axes of its own; its shapes are in percent of it.
 
-    `axis` is what stands left of it, at the same height. `height` in pixels, from `top` on; None: all of the
+    `axis` is what is left of it, at the same height. `height` in pixels, from `top` on; None: all of the
     plot. `ground`: it has the color of a surface.
     """
 
@@ -115,7 +115,7 @@ def x_axis(
 
 
 def y_axis(ticks: Sequence[Tick], edge: float = 3) -> tuple[Shape, ...]:
-    """Words left of a box; those within `edge` per cent of its ends stay beside it."""
+    """Words left of a box; those within `edge` percent of its ends stay beside it."""
     return tuple(
         Text(
             x=100,

@@ -12,7 +12,7 @@ from perfscope.reports.drawing.shapes import Line, Marker, Shape, ShapeGroup, Te
 from perfscope.reports.model import RooflineChart, RoofPoint, Unit
 
 # class -> (pixels that the plot is taken to be wide and high, labels at most, letters of each, width of a
-# letter of the roofs' names in per cent). Paper is as wide as the first.
+# letter of the roofs' names in percent). Paper is as wide as the first.
 SIZES = {
     "rf-wide": (690, 360, 9, 26, chart_layout.LETTER),
     "rf-small": (270, 300, 4, 16, chart_layout.SMALL_LETTER),

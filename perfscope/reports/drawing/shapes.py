@@ -1,6 +1,6 @@
 """What pictures are made of. A shape has a place and a look; what a look is, is defined in the style sheets.
 
-Places are per cent of the box that holds the shape, from its left and top edge, or pixels in a box that says
+Places are percent of the box that holds the shape, from its left and top edge, or pixels in a box that says
 so. Sizes of marks, and the offsets `dx` and `dy` of texts, are pixels in either.
 """
 
@@ -36,7 +36,7 @@ class Line(Struct, frozen=True, kw_only=True):
 
 
 class Path(Struct, frozen=True, kw_only=True):
-    """Runs of points joined by straight lines. In per cent, what leaves the box is cut off at its edge."""
+    """Runs of points joined by straight lines. In percent, what leaves the box is cut off at its edge."""
 
     runs: Sequence[Sequence[Point]]
     look: str

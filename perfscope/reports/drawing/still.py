@@ -109,7 +109,7 @@ def _caption(block: Timeline) -> str:
 
 
 class _Scale:
-    """Times and rows in per cent of the picture. `tops`: a lane's index -> its first row."""
+    """Times and rows in percent of the picture. `tops`: a lane's index -> its first row."""
 
     def __init__(self, block: Timeline, lanes: Sequence[PictureLane]) -> None:
         assert block.focus is not None
@@ -138,7 +138,7 @@ def _disturbed(block: Timeline, scale: _Scale) -> Iterator[Shape]:
 
 
 def _words(lane: PictureLane, scale: _Scale) -> Iterator[Shape]:
-    """What stands left of a lane."""
+    """What is left of a lane."""
     top = scale.tops[lane.index]
     if lane.first:
         y = scale.y(top - GAPS / 2)

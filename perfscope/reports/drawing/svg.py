@@ -152,7 +152,7 @@ def _(shape: Marker, canvas: Canvas) -> str:
     else:
         corners = [(0.0, -1.3), (1.22, 0.0), (0.0, 1.3), (-1.22, 0.0)]
     path = "L".join(f"{decimal(a * r)} {decimal(b * r)}" for a, b in corners)
-    if canvas.per_cent:  # a path has no per cent
+    if canvas.per_cent:  # a path has no percent
         return f'<svg x="{x}" y="{y}" overflow="visible"><path{paint} d="M{path}Z"/></svg>'
     return f'<path{paint} transform="translate({x} {y})" d="M{path}Z"/>'
 

@@ -1,1 +1,1 @@
-"""The result of a check, drawn: for people (text, Markdown, annotations) and for the tools of others."""
+"""The result of a check, drawn: for reading (text, Markdown, annotations) and for the tools of others."""

@@ -2,7 +2,7 @@
 
 There is no standard; this satisfies both schemas that readers go by: Apache Ant's, as Windy Road wrote it
 down (https://github.com/windyroad/JUnit-Schema), and that of Jenkins' xUnit plugin (junit-10.xsd). Ant's is
-the narrower one: a testcase holds one result and no output of its own, so what is said of metrics that only
+the narrower one: a testcase holds one result and no output of its own, so what is stated of metrics that only
 warn is in the suite's system-out, with the whole text of the check.
 
 The suite is green exactly when the check's exit code is 0:

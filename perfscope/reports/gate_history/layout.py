@@ -1,4 +1,4 @@
-"""Where things go in a history chart, for screen and paper alike, in per cent. No drawing."""
+"""Where things go in a history chart, for screen and paper alike, in percent. No drawing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from perfscope.reports.values import Unit, format_value
 ROOM = 0.08  # of the values' range, free above and below them
 NARROWEST_RANGE = 0.06  # of the largest value: noise of a thousandth must not look like mountains
 FAR = 0.35  # a point so far above the highest level (as a share of it) leaves at the top
-LABEL_WIDTH = 20.0  # per cent of the width that the words of a break may need (on a telephone)
+LABEL_WIDTH = 20.0  # percent of the width that the words of a break may need (on a telephone)
 LABEL_ROWS = 4
 MOST_TICKS = 7
 GAP = 0.16  # of a column's width, between columns

@@ -30,7 +30,7 @@ _LOSSES = {
 
 
 def efficiency_section(analysis: RunAnalysis) -> Section | None:
-    """None where the factors are not known; why stands with “Not collected”."""
+    """None where the factors are not known; why is listed with “Not collected”."""
     efficiency = analysis.efficiency
     if efficiency is None:
         return None

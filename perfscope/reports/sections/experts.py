@@ -46,7 +46,7 @@ def _layers(experts: Experts) -> Table:
                 key="saved",
                 title="Saved",
                 unit=Unit.TIME,
-                modelled=True,
+                modeled=True,
                 primary=True,
                 hint="with equal loads",
             ),

@@ -35,8 +35,8 @@ LAYER_PARTS = (
     ChartPart(key="backward", title="Backward"),
     ChartPart(key="exposed_comm", title="Exposed communication"),
 )
-FLOP_RATE = Column(key="flop_rate", title="FLOP/s", unit=Unit.FLOP_RATE, modelled=True)
-BYTE_RATE = Column(key="byte_rate", title="Bytes/s", unit=Unit.RATE, modelled=True)
+FLOP_RATE = Column(key="flop_rate", title="FLOP/s", unit=Unit.FLOP_RATE, modeled=True)
+BYTE_RATE = Column(key="byte_rate", title="Bytes/s", unit=Unit.RATE, modeled=True)
 ROOT_NAME = "(whole model)"
 
 
@@ -135,7 +135,7 @@ def _table(analysis: RunAnalysis, by_time: list[LayerResult], *, primary_type: b
     shares = mean_shares(analysis)
     step_ns, ratio = shares[0] if shares else None, analysis.traced_ratio or 1.0
     tied = any(layer.exposed_comm_ns is not None for layer in by_time)
-    rates = not drawable(analysis)  # else they stand beside the ceilings, and this table fits a page
+    rates = not drawable(analysis)  # else they are beside the ceilings, and this table fits a page
     columns = (
         Column(key="layer", title="Layer", unit=Unit.CODE, primary=True),
         Column(key="type", title="Type", primary=primary_type),
@@ -158,15 +158,15 @@ def _table(analysis: RunAnalysis, by_time: list[LayerResult], *, primary_type: b
             hint=f"forward + backward{' + exposed communication' if tied else ''}, "
             f"as a share of the {scope.whole}",
         ),
-        Column(key="flops", title="FLOPs", unit=Unit.FLOPS, modelled=True),
-        Column(key="bytes", title="Bytes", unit=Unit.BYTES, modelled=True),
+        Column(key="flops", title="FLOPs", unit=Unit.FLOPS, modeled=True),
+        Column(key="bytes", title="Bytes", unit=Unit.BYTES, modeled=True),
         *((FLOP_RATE, BYTE_RATE) if rates else ()),
     )
 
     def shown(column: Column) -> bool:
         return column.key != "backward" or analysis.workload is not Workload.INFERENCE
 
-    modelled = "FLOPs and bytes are modeled from tensor shapes (forward + backward), not measured"
+    modeled = "FLOPs and bytes are modeled from tensor shapes (forward + backward), not measured"
     return Table(
         id="layers-table",
         terminal_rows=8,
@@ -180,9 +180,9 @@ def _table(analysis: RunAnalysis, by_time: list[LayerResult], *, primary_type: b
             )
             for layer in by_time
         ),
-        caption=f"{modelled}; the rates divide them by measured time."
+        caption=f"{modeled}; the rates divide them by measured time."
         if rates
-        else f"{modelled}; see Roofline for rates.",
+        else f"{modeled}; see Roofline for rates.",
     )
 
 

@@ -8,7 +8,7 @@ from perfscope import units
 from perfscope.analysis.machine.results import Ceiling, Disturbance, MachineAnalysis
 from perfscope.analysis.results import RunAnalysis
 from perfscope.messages.disturbances import WORDS
-from perfscope.messages.lists import counted
+from perfscope.messages.lists import counted, plural
 from perfscope.messages.machine import ceiling_note, measured_under_pressure
 from perfscope.messages.sentences import clause
 from perfscope.reports.display import beginning, visible
@@ -28,7 +28,7 @@ TRACED_WORDS = {
 
 
 def machine_section(analysis: RunAnalysis) -> Section | None:
-    """None where nothing of the machine was recorded: why stands with “Not collected”."""
+    """None where nothing of the machine was recorded: why is listed with “Not collected”."""
     machine = analysis.machine
     if machine is None:
         return None
@@ -184,7 +184,8 @@ def _what(disturbance: Disturbance) -> str:
 def _windows_hit(machine: MachineAnalysis, disturbance: Disturbance) -> str | None:
     if not machine.windows:
         return None
-    return ", ".join(map(str, disturbance.windows[:12])) or "none"
+    numbers = ", ".join(map(str, disturbance.windows[:12]))
+    return f"{plural('window', len(disturbance.windows))} {numbers}" if numbers else "none"
 
 
 def _evidence(disturbance: Disturbance) -> str:
@@ -267,7 +268,7 @@ def _sampler_blocks(machine: MachineAnalysis) -> list[Block]:
     if machine.stopped:
         blocks.append(_stopped_table(machine))
     if machine.missing:
-        figures = counted(len(machine.missing), "figure")
+        figures = counted(len(machine.missing), "value")
         text = f"{figures} unavailable; see “Not collected”."
         blocks.append(Note(text=text))
     return blocks

@@ -64,7 +64,7 @@ def _lead(roofline: Roofline) -> str:
     for bound, text in (
         ("memory", "memory-bound"),
         ("compute", "compute-bound"),
-        ("neither", "bound by neither"),
+        ("neither", "bound by neither memory nor compute"),
     ):
         share = sum(point.time_ns for point in roofline.points if point.bound == bound) / total
         if share >= 0.005:
@@ -162,10 +162,10 @@ def _table(roofline: Roofline, number: int, several: bool, names: Mapping[str, s
         Column(key="phase", title="Pass", primary=True),
         Column(key="time", title="Traced time", unit=Unit.TIME, bar="compute", primary=True, hint="per step"),
         Column(
-            key="intensity", title="FLOP/byte", unit=Unit.NUMBER, modelled=True, hint="arithmetic intensity"
+            key="intensity", title="FLOP/byte", unit=Unit.NUMBER, modeled=True, hint="arithmetic intensity"
         ),
-        Column(key="flop_rate", title="FLOP/s", unit=Unit.FLOP_RATE, modelled=True, primary=True),
-        Column(key="byte_rate", title="Bytes/s", unit=Unit.RATE, modelled=not some_measured),
+        Column(key="flop_rate", title="FLOP/s", unit=Unit.FLOP_RATE, modeled=True, primary=True),
+        Column(key="byte_rate", title="Bytes/s", unit=Unit.RATE, modeled=not some_measured),
         *((Column(key="bytes_source", title="Bytes"),) if some_measured else ()),
         Column(
             key="fraction",

@@ -167,7 +167,8 @@ def _scale_text(analysis: RunAnalysis) -> str:
         return ""
     return (
         f" Traced steps took {units.format_ns(usual.median * ratio)} on average: their times are multiplied "
-        f"by {1 / ratio:.3g}, so that they add up to the median step. Single steps and calls are as traced."
+        f"by {1 / ratio:.3g}, so that they add up to the median step. Times of single steps and calls are "
+        "not scaled."
     )
 
 

@@ -12,7 +12,7 @@ from perfscope.reports.sections.layer_names import layer_names, with_types
 
 
 def what_ifs_section(analysis: RunAnalysis) -> Section | None:
-    """None where nothing could be replayed; why stands with “Not collected”."""
+    """None where nothing could be replayed; why is listed with “Not collected”."""
     check = analysis.replay
     if check is None or not analysis.what_ifs:
         return None
@@ -31,9 +31,9 @@ def what_ifs_section(analysis: RunAnalysis) -> Section | None:
         title="Predicted step time, one change at a time",
         columns=(
             Column(key="what", title="What if", primary=True),
-            Column(key="step", title="Step", unit=Unit.TIME, modelled=True, bar="compute", primary=True),
-            Column(key="gain", title="Saved", unit=Unit.TIME, modelled=True),
-            Column(key="share", title="Saved", unit=Unit.RATIO, modelled=True, primary=True),
+            Column(key="step", title="Step", unit=Unit.TIME, modeled=True, bar="compute", primary=True),
+            Column(key="gain", title="Saved", unit=Unit.TIME, modeled=True),
+            Column(key="share", title="Saved", unit=Unit.RATIO, modeled=True, primary=True),
             Column(key="evidence", title="Rests on (traced steps)"),
         ),
         rows=tuple(

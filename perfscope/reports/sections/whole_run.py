@@ -57,7 +57,7 @@ def _lead(analysis: RunAnalysis, whole: WholeRun) -> str:
     steps = whole.of(RunPart.STEPS)
     text = (
         f"The run took {units.format_ns(whole.wall_ns)}; {units.format_ratio(steps / whole.wall_ns, 0)} of "
-        f"it ({units.format_ns(steps)}) are ordinary training steps."
+        f"it ({units.format_ns(steps)}) is ordinary training steps."
     )
     if whole.samples_per_s is None or whole.training_samples_per_s is None:
         return text
@@ -113,7 +113,7 @@ def _table(whole: WholeRun) -> Table:
 def _long_steps(entries: Sequence[LongSteps]) -> Table:
     return Table(
         id="whole-run-long-steps",
-        title="What some steps hold beyond an ordinary step",
+        title="Extra time in some steps",
         columns=(
             Column(key="part", title="What", primary=True),
             Column(key="steps", title="Steps", unit=Unit.COUNT, primary=True),

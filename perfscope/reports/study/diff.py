@@ -106,7 +106,7 @@ def _row(row: DiffRow, single: Unit | None, wordy: bool, refused: bool) -> tuple
     if single is None:
         text = None if row.change is None else _text(unit, row.change)
         if text and unit is Unit.RATIO:
-            text = text.replace("%", "points")  # of per cent: +1.5 % would be of the share itself
+            text = text.replace("%", "points")  # of percent: +1.5 % would be of the share itself
         change = f"+{text}" if text and row.change and row.change > 0 else text
     ratio = () if refused else (row.ratio,)
     return (visible(row.what, 160), *sides, change, *ratio, row.share, note)

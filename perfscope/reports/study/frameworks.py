@@ -45,7 +45,7 @@ NO_KERNEL = "No kernel"
 _NO_KERNEL_HINT = "share of the traced step with no operator, communication, copy or data wait on its threads"
 _CURVES_FROM = 3  # numbers of ranks: of two the table says it all
 _TOLD = 3  # models, in the verdict and its figures
-_SLOWED = 1.3  # traced over typical step: from there on it is said
+_SLOWED = 1.3  # traced over typical step: from there on it is stated
 
 
 def framework_sections(study: StudyAnalysis) -> list[Section]:

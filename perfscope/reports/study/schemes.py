@@ -357,13 +357,13 @@ def _turns_table(turning: list[Turn], suffix: str) -> Table:
         columns=(
             Column(key="challenger", title="Challenger", primary=True),
             Column(key="link", title="Link"),
-            Column(key="factor", title="Its bandwidth × now", unit=Unit.FACTOR, modelled=True, primary=True),
-            Column(key="rate", title="Bandwidth there", unit=Unit.RATE, modelled=True),
+            Column(key="factor", title="Its bandwidth × now", unit=Unit.FACTOR, modeled=True, primary=True),
+            Column(key="rate", title="Bandwidth there", unit=Unit.RATE, modeled=True),
             Column(
                 key="step",
                 title="Step time of both at the crossover",
                 unit=Unit.TIME,
-                modelled=True,
+                modeled=True,
                 primary=True,
             ),
             Column(key="sentence", title="In words"),
@@ -390,13 +390,13 @@ def _batch_turns_table(schemes: SchemeStudy, suffix: str) -> Table:
         title="Crossover with batch size",
         columns=(
             Column(key="challenger", title="Challenger", primary=True),
-            Column(key="batch", title="Samples per step", unit=Unit.COUNT, modelled=True, primary=True),
-            Column(key="factor", title="Times now", unit=Unit.FACTOR, modelled=True),
+            Column(key="batch", title="Samples per step", unit=Unit.COUNT, modeled=True, primary=True),
+            Column(key="factor", title="Times now", unit=Unit.FACTOR, modeled=True),
             Column(
                 key="step",
                 title="Step time of both at the crossover",
                 unit=Unit.TIME,
-                modelled=True,
+                modeled=True,
                 primary=True,
             ),
             Column(key="sentence", title="In words"),

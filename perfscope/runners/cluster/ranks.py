@@ -100,7 +100,7 @@ class RankProcesses:
         """Wait for all of them; the code to exit with.
 
         Args:
-            parent: whoever started us; without it the ranks end at once.
+            parent: the one who started us; without it the ranks end at once.
         """
         kill_at: float | None = None
         term_at: float | None = None

@@ -26,7 +26,7 @@ class Compression:
             of e bytes among P ranks sends, what is held to be true of it, where it comes from.
         make: the exchange, from the modifier's number (`default` if none was given) and the run's seed.
         default: the number, None for a codec that takes none.
-        number: what the number means, for people.
+        number: what the number means, for reading.
         allowed: whether a number is one; `range` says it in words.
     """
 

@@ -23,7 +23,7 @@ def linear_to_in_out(weight: Any, flattened: Sequence[int] | None = None) -> Any
     Args:
         weight: of a linear layer.
         flattened: (C, H, W) of the maps behind which it stands, where maps are (H, W, C) in the other
-            framework: its inputs come in that order there. None: it stands behind no maps.
+            framework: its inputs come in that order there. None: it follows no maps.
     """
     if flattened is not None:
         channels, height, width = flattened

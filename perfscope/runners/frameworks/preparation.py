@@ -81,7 +81,7 @@ def prepare(run: FrameworkRun, layers: list[Layer], folder: Path) -> tuple[Path,
     except OSError as error:
         reason = error.strerror or error
         raise BenchError(
-            f"cannot write weights and samples into {folder}: {reason}; set TMPDIR to a place with room"
+            f"cannot write weights and samples into {folder}: {reason}; set TMPDIR to a folder with space"
         ) from error
     return folder / CONFIG_JSON, digests
 

@@ -59,7 +59,7 @@ class Processes:
         """Wait for all of them; the code to exit with: of the first that failed, else 0.
 
         Args:
-            parent: whoever started us; without it all end at once.
+            parent: the one who started us; without it all end at once.
         """
         while self._alive:
             self._act(time.monotonic())

@@ -1,6 +1,6 @@
 """What a split model exchanges inside its group, from shapes alone: (collective, elements per sample, why).
 
-Written apart from the surgery, so that a test can hold the two against each other. A layer's x is what it
+Written apart from the surgery, so that a test can compare the two. A layer's x is what it
 takes in, y what it gives out, per sample.
 """
 

@@ -83,7 +83,7 @@ class EasgdOriginal(ServerScheme):
         return None
 
     def order(self) -> Iterator[int | None]:
-        """Whom the server hears in one round; None: whoever comes."""
+        """Whom the server hears in one round; None: the one who comes."""
         yield from self.workers
 
     def serve(self) -> None:
@@ -129,7 +129,7 @@ class EasgdAsync(EasgdOriginal):
     )
 
     def order(self) -> Iterator[int | None]:
-        """Whoever comes, N times."""
+        """The one who comes, N times."""
         for _ in self.workers:
             yield None
 

@@ -220,7 +220,7 @@ def _with_names(cells: Sequence[_Raw], where: str) -> tuple[Cell, ...]:
     for scheme, settings, cluster in cells:
         if isinstance(settings.get("mesh"), dict):
             settings["mesh"] = str(Mesh.parse(settings["mesh"]))
-        parse_scheme(scheme)  # a name that is none is said at once; whether it exists, planning says
+        parse_scheme(scheme)  # a name that is none is stated at once; whether it exists, planning says
         name_parts = [scheme, str(settings.get("model", "smallcnn"))]
         if "mesh" in settings:
             mesh = settings["mesh"]

@@ -59,7 +59,7 @@ def markdown(study: Study, rows: Sequence[SummaryRow], sentences: Sequence[str])
         "",
         f"Figures are medians over {counted(study.repeats, 'repeat')}, with the range. "
         "Bytes are per step over all senders: by formula / as recorded / as the interfaces counted them. "
-        "Exposed communication is the share of a traced step, whose length stands beside it: tracing makes "
+        "Exposed communication is the share of a traced step, whose length is shown with it: tracing makes "
         "a step longer than the median. A * marks figures of runs that something else disturbed.",
         "",
         f"Machine: {', '.join(f'{key} {value}' for key, value in study.machine.items())}.",

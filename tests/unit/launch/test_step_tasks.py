@@ -66,7 +66,7 @@ def no() -> bool:
 def test_a_task_knows_its_step_and_its_node() -> None:
     task = step_task(3)
     assert (task.job, task.step, task.task, task.num_tasks, task.num_nodes) == (77, 3, 3, 4, 2)
-    assert (task.mates, task.eldest, task.is_first) == ((2, 3), 2, False)
+    assert (task.mates, task.local_leader, task.is_first) == ((2, 3), 2, False)
     assert task.step_name == "77.3"
     assert step_task(0, SLURM_RESTART_COUNT="2").step_name == "77.3-restart2"
     assert step_task(1, SLURM_GTIDS="").mates == (0, 1, 2, 3)
@@ -191,11 +191,11 @@ def test_who_may_share_a_directory_named_by_the_environment(tmp_path: Path) -> N
 
 
 def test_the_others_wait_until_the_nodes_eldest_has_measured(tmp_path: Path) -> None:
-    eldest, other = room(tmp_path, 2), room(tmp_path, 3)
+    local_leader, other = room(tmp_path, 2), room(tmp_path, 3)
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(other.await_measured, 30, no)
         assert not waiting.done()
-        eldest.say("measured")
+        local_leader.say("measured")
         waiting.result(timeout=10)
 
 

@@ -75,10 +75,12 @@ def test_a_disturbance_stands_beside_what_it_did_to_the_steps() -> None:
     block = table(report, "machine", "disturbance-table")
     assert column(block, "during") == [41_000_000, None]
     assert column(block, "otherwise") == [24_000_000, None]
-    assert column(block, "windows") == ["1", "none"]
+    assert column(block, "windows") == ["window 1", "none"]
     assert "stress-ng (pid 4242, user bob)" in str(column(block, "what")[0])
     text = " ".join(render_text(report).split())
-    assert "95.0 % taken; step during it 41.0 ms, otherwise 24.0 ms; traced windows affected: 1" in text
+    assert (
+        "95.0 % taken; step during it 41.0 ms, otherwise 24.0 ms; traced windows affected: window 1" in text
+    )
     assert 'data-title="Step time during"' in render_html(report)
 
 

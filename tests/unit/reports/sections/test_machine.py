@@ -351,10 +351,10 @@ def test_pressure_of_ranks_says_why_it_may_exceed_all_of_the_time() -> None:
         assert ("rank values are summed over threads" in drawn.title) is summed
 
 
-def test_roofline_figures_are_marked_as_modelled() -> None:
+def test_roofline_figures_are_marked_as_modeled() -> None:
     block = table(report_of("vm"), "roofline", "roofline-table-0")
-    modelled = {one.key for one in block.columns if one.modelled}
-    assert modelled == {"intensity", "flop_rate", "byte_rate"}
+    modeled = {one.key for one in block.columns if one.modeled}
+    assert modeled == {"intensity", "flop_rate", "byte_rate"}
     assert column(block, "time") == sorted(column(block, "time"), reverse=True)  # type: ignore[type-var]
 
 
