@@ -14,6 +14,27 @@ from typing import NamedTuple
 GRACE_S = 20.0  # for a child that was asked to end
 _REST_S = 5.0  # for what a child has started, once it has ended itself
 _LOOK_S = 0.02
+_VERSION_LIMIT_S = 10.0
+
+
+def ask_version(command: str) -> str:
+    """First lines of `COMMAND --version`; "" where it cannot be had in time."""
+    try:
+        answer = subprocess.run(
+            [command, "--version"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_VERSION_LIMIT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return (answer.stdout + answer.stderr)[:4096].decode("utf-8", "replace")
+
+
+def is_open_mpi(version: str) -> bool:
+    """Whether `mpiexec --version` says that it is Open MPI's."""
+    return any(name in version for name in ("Open MPI", "OpenRTE", "PRRTE"))
 
 
 def await_child(process: subprocess.Popen[bytes], timeout_s: float | None) -> tuple[bytes, bool]:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from perfscope.children import is_open_mpi
 from perfscope.launch import command_line
 from perfscope.launch.environment import PYTHONPATH
 from perfscope.launch.plan import CommandContext
@@ -45,7 +45,6 @@ HOROVOD_OPTIONS_WITH_VALUE = frozenset(
 )
 _ENV_LIST = "mca_base_env_list"
 _ENV_LIST_VARIABLE = f"OMPI_MCA_{_ENV_LIST}"
-_VERSION_TIMEOUT_S = 5.0
 _COUNT_OPTIONS = ("-np", "-n", "--np", "--n", "-c")
 _MCA_OPTIONS = frozenset({"-mca", "--mca", "-gmca", "--gmca", "--prtemca", "--pmixmca"})  # two words of value
 _WITH_VALUE = frozenset(
@@ -134,26 +133,11 @@ class Rewritten:
     warnings: tuple[str, ...] = ()
 
 
-def ask_version(command: str) -> str:
-    """First lines of `COMMAND --version`, "" when it cannot be had in time."""
-    try:
-        answer = subprocess.run(
-            [command, "--version"],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=_VERSION_TIMEOUT_S,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return (answer.stdout + answer.stderr)[:4096].decode("utf-8", "replace")
-
-
 def pass_environment(argv: tuple[str, ...], context: CommandContext) -> Rewritten:
     """The command changed so that every rank, on every host, gets our variables."""
     version = context.mpi_version(argv[0])
     program = program_index(argv, context.environment)
-    if "Open MPI" in version or "OpenRTE" in version or "PRRTE" in version:
+    if is_open_mpi(version):
         return _pass_open_mpi(argv, program, context)
     argv = _pass_hydra(argv, program, context)
     options = argv[:program]

@@ -18,8 +18,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from perfscope import __version__
+from perfscope.children import ask_version
 from perfscope.errors import EXIT_OWN_FAILURE, RunDirectoryError
-from perfscope.launch import attachment, finish, joining, mpi, step_closing, step_tasks
+from perfscope.launch import attachment, finish, joining, step_closing, step_tasks
 from perfscope.launch.environment import Injection, ProbeOptions, is_nested, make_injection
 from perfscope.launch.git_state import read_git_state
 from perfscope.launch.launchers import plan_command
@@ -292,7 +293,7 @@ def _keep_sampler(run_dir: Path, request: RunRequest, environment: Mapping[str, 
 def _plan(request: RunRequest, environment: Mapping[str, str]) -> LaunchPlan:
     # Launchers get names and our site directory; the run directory need not be known yet.
     injection: Injection = make_injection(Path(), request.probe, environment)
-    context = CommandContext(environment=environment, injection=injection, mpi_version=mpi.ask_version)
+    context = CommandContext(environment=environment, injection=injection, mpi_version=ask_version)
     return plan_command(request.command, context)
 
 

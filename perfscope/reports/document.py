@@ -35,26 +35,19 @@ MOST_PATH_ENTRIES = 200
 MOST_WAIT_CALLS = 1000
 
 Json = dict[str, object]
+# Fields of the analysis that are not in the document, or are there in another form.
+LEFT_OUT = (
+    *("arrivals", "calls", "layer_times", "labeled_calls", "step_series", "in_calls_ns", "waiting_ns"),
+    *("critical_paths", "tokens_per_s", "batch_range"),
+)
 
 
 def build_document(analysis: RunAnalysis) -> Json:
     """The report as JSON-ready data: str, int, finite float, bool, None, list and dict only."""
-    left_out = (
-        "arrivals",
-        "calls",
-        "layer_times",
-        "labeled_calls",
-        "step_series",
-        "in_calls_ns",
-        "waiting_ns",
-        "critical_paths",
-        "tokens_per_s",
-        "batch_range",
-    )
     document = {
         "schema_version": REPORT_SCHEMA_VERSION,
         "perfscope_version": __version__,
-        **_object(analysis, *left_out),
+        **_object(analysis, *LEFT_OUT),
         "run": analysis.run.document,
         "samples_per_step_range": analysis.batch_range,
         "throughput_tokens_per_s": analysis.tokens_per_s,

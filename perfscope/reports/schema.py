@@ -35,7 +35,7 @@ from perfscope.analysis.results import (
     RunAnalysis,
 )
 from perfscope.analysis.waits.results import WaitAnalysis, WaitCall
-from perfscope.reports.document import MOST_PATH_ENTRIES, MOST_WAIT_CALLS, REPORT_SCHEMA_VERSION
+from perfscope.reports.document import LEFT_OUT, MOST_PATH_ENTRIES, MOST_WAIT_CALLS, REPORT_SCHEMA_VERSION
 
 _BASE: dict[type, type] = {}  # object of the document -> the result that it is made of
 _WITHOUT_SOURCE: set[type] = set()  # objects that are described here alone
@@ -192,18 +192,7 @@ _COMMON = {
 Report = _object(
     "Report",
     RunAnalysis,
-    *(
-        "arrivals",
-        "calls",
-        "layer_times",
-        "labeled_calls",
-        "step_series",
-        "in_calls_ns",
-        "waiting_ns",
-        "critical_paths",
-        "tokens_per_s",
-    ),
-    "batch_range",
+    *LEFT_OUT,
     schema_version=_said(int, f"{REPORT_SCHEMA_VERSION}; counts changes that could break a reader"),
     perfscope_version=_said(str, "of the perfscope that made the report"),
     run=_said(dict[str, Any], "run.json as recorded, see run-directory.md"),

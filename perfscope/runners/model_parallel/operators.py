@@ -10,12 +10,15 @@ between operations (intel/MLSL, InitPeerConnection).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from perfscope.runners import comm
 from perfscope.runners.comm import Group
+
+_Exchange = Callable[[torch.Tensor, int, Group], torch.Tensor]
 
 
 def gather_partial(x: torch.Tensor, dim: int, group: Group) -> torch.Tensor:
@@ -110,48 +113,24 @@ def _sum(x: torch.Tensor, group: Group) -> torch.Tensor:
     return total
 
 
-class _GatherPartial(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, dim: int, group: Group) -> torch.Tensor:
+def _operator(name: str, forward: _Exchange, backward: _Exchange) -> type[torch.autograd.Function]:
+    """The autograd function of one exchange of a tensor (along `dim`, in `group`) and of its gradient."""
+
+    def run(ctx: Any, x: torch.Tensor, dim: int, group: Group) -> torch.Tensor:
         ctx.dim, ctx.group = dim, group
-        return gather_parts(x, dim, group)
+        return forward(x, dim, group)
 
-    @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-        return scatter_parts(grad, ctx.dim, ctx.group), None, None
+    def turn(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        return backward(grad, ctx.dim, ctx.group), None, None
 
-
-class _GatherReplicated(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, dim: int, group: Group) -> torch.Tensor:
-        ctx.dim, ctx.group = dim, group
-        return gather_parts(x, dim, group)
-
-    @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-        return own_part(grad, ctx.dim, ctx.group), None, None
+    methods = {"forward": staticmethod(run), "backward": staticmethod(turn)}
+    return type(name, (torch.autograd.Function,), methods)
 
 
-class _ScatterSum(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, dim: int, group: Group) -> torch.Tensor:
-        ctx.dim, ctx.group = dim, group
-        return scatter_parts(x, dim, group)
-
-    @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-        return gather_parts(grad, ctx.dim, ctx.group), None, None
-
-
-class _TakePart(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, dim: int, group: Group) -> torch.Tensor:
-        ctx.dim, ctx.group = dim, group
-        return own_part(x, dim, group)
-
-    @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-        return gather_parts(grad, ctx.dim, ctx.group), None, None
+_GatherPartial = _operator("_GatherPartial", gather_parts, scatter_parts)
+_GatherReplicated = _operator("_GatherReplicated", gather_parts, own_part)
+_ScatterSum = _operator("_ScatterSum", scatter_parts, gather_parts)
+_TakePart = _operator("_TakePart", own_part, gather_parts)
 
 
 class _SumForward(torch.autograd.Function):

@@ -11,13 +11,13 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
-import subprocess
 import sys
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from perfscope.children import ask_version, is_open_mpi
 from perfscope.rundir import layout
 from perfscope.rundir.writer import RUNS
 from perfscope.runners.cluster.network import require_rights, require_tools
@@ -30,7 +30,6 @@ _RANK_MODULE = "perfscope.runners.rank"
 _ELASTIC_MODULE = "perfscope.runners.starting.elastic"
 _CLUSTER_MODULE = "perfscope.runners.cluster"
 _PORTS = range(15000, 31000)  # below those that the kernel gives to outgoing connections
-_VERSION_TIMEOUT_S = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -220,25 +219,12 @@ def _mpiexec(environment: Mapping[str, str]) -> tuple[str, ...]:
         for name in ("mpiexec", "mpirun"):
             executable = shutil.which(name, path=path)
             if executable:
-                return (executable, "--oversubscribe") if _is_open_mpi(executable) else (executable,)
+                # Open MPI refuses more ranks than cores unless asked to; Hydra does not know the option.
+                is_strict = is_open_mpi(ask_version(executable))
+                return (executable, "--oversubscribe") if is_strict else (executable,)
     raise BenchError(
         "--backend mpi needs mpiexec, neither beside Python nor on PATH: pip install 'perfscope[mpi]'"
     )
-
-
-def _is_open_mpi(command: str) -> bool:
-    """Open MPI refuses more ranks than cores unless it is asked to; Hydra does not know the option."""
-    try:
-        answer = subprocess.run(
-            [command, "--version"],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=_VERSION_TIMEOUT_S,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return False
-    return any(name in answer.stdout + answer.stderr for name in (b"Open MPI", b"OpenRTE", b"PRRTE"))
 
 
 def _require_mpi4py() -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from perfscope.children import ask_version
 from perfscope.launch.environment import Injection, ProbeOptions, is_nested, make_injection
 from perfscope.launch.launchers import plan_command
-from perfscope.launch.mpi import ask_version
 from perfscope.launch.plan import CommandContext, LaunchPlan
 
 SITE = "/opt/perfscope/site"
