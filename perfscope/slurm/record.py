@@ -20,6 +20,7 @@ from perfscope.errors import UnreadableFileError
 from perfscope.rundir import layout
 from perfscope.rundir.documents import read_document
 from perfscope.rundir.opening import read_bounded
+from perfscope.rundir.records import RunRecord, SlurmJob, decode_run
 from perfscope.rundir.redact import redact_text
 from perfscope.rundir.writer import write_json
 from perfscope.slurm.script import ENDED_BY_SLURM
@@ -47,6 +48,11 @@ def read_manifest(run: Path) -> dict[str, object] | None:
     return document if "schema_version" in document else None
 
 
+def read_run(run: Path) -> RunRecord:
+    """run.json of a run, typed; with defaults alone where there is none that can be read."""
+    return decode_run(read_manifest(run) or {})[0]
+
+
 def close_run(run: Path, reason: str, *, unless_finished: bool = False) -> bool:
     """Marks a run as incomplete, unless the reason is known already; whether there is a run.
 
@@ -60,9 +66,10 @@ def close_run(run: Path, reason: str, *, unless_finished: bool = False) -> bool:
     if manifest is None:
         return False
     take_in_neighbours(run)
-    if unless_finished and ended_well(manifest):
+    record = decode_run(manifest)[0]
+    if unless_finished and ended_well(record):
         return True
-    if str(manifest.get(INCOMPLETE, ENDED_BY_SLURM)).startswith(ENDED_BY_SLURM):
+    if not record.incomplete or record.incomplete.startswith(ENDED_BY_SLURM):
         write_json(run / layout.RUN_JSON, _incomplete(manifest, reason))
     return True
 
@@ -84,15 +91,15 @@ def record_job(run: Path, facts: Mapping[str, object], job_id: int | None = None
     manifest = read_manifest(run)
     if manifest is None:
         return False
-    slurm_facts = manifest.get("slurm")
-    recorded = slurm_facts if isinstance(slurm_facts, dict) else {}
-    if job_id is not None and recorded.get("job_id") not in (None, job_id):
+    recorded = decode_run(manifest)[0].slurm or SlurmJob()
+    if job_id is not None and recorded.job_id not in (None, job_id):
         return False
-    attempt, attempts = recorded.get("restart_count"), facts.get("restarts")
-    if isinstance(attempt, int) and isinstance(attempts, int) and attempt < attempts:
+    attempt, attempts = recorded.restart_count, facts.get("restarts")
+    if attempt is not None and isinstance(attempts, int) and attempt < attempts:
         return close_run(run, f"job {facts.get('job')} was requeued", unless_finished=True)
     take_in_neighbours(run)
-    of_job = {**recorded, "job": dict(facts)}
+    written = manifest.get("slurm")
+    of_job: dict[str, object] = {**(written if isinstance(written, dict) else {}), "job": dict(facts)}
     seen = read_neighbours(run)
     if seen:
         of_job["neighbours"] = seen
@@ -104,13 +111,9 @@ def record_job(run: Path, facts: Mapping[str, object], job_id: int | None = None
 
 def whole_exit_code(run: Path, facts: Mapping[str, object]) -> object:
     """The job's exit code; Slurm shows codes from 128 on without their 128, the run has them whole."""
-    slurm_code, ended = facts.get("exit_code"), (read_manifest(run) or {}).get("exit")
-    run_code = ended.get("code") if isinstance(ended, dict) else None
-    return (
-        run_code
-        if isinstance(run_code, int) and isinstance(slurm_code, int) and run_code == slurm_code + 128
-        else slurm_code
-    )
+    slurm_code, ended = facts.get("exit_code"), read_run(run).exit
+    is_cut = ended is not None and isinstance(slurm_code, int) and ended.code == slurm_code + 128
+    return ended.code if ended is not None and is_cut else slurm_code
 
 
 def why_incomplete(manifest: Mapping[str, object], facts: Mapping[str, object]) -> str:
@@ -120,33 +123,29 @@ def why_incomplete(manifest: Mapping[str, object], facts: Mapping[str, object]) 
     whatever became of the rest of its job. (A training that saves itself at SIGTERM and exits with 0 was
     marked by the batch script, which saw the signal.)
     """
-    state = str(facts.get("state"))
-    if state in _WHY and not ended_well(manifest):
+    state, record = str(facts.get("state")), decode_run(dict(manifest))[0]
+    if state in _WHY and not ended_well(record):
         return f"{_WHY[state]}{_after(facts)}"
-    if manifest.get("status") == "running":
+    if record.status == "running":
         code = facts.get("exit_code")
         ending = f" with exit code {code}" if code else ""
         return f"the job ended{ending}{_after(facts)}, and the run was not closed: perfscope was killed"
-    of_job = manifest.get("slurm")
-    of_step = isinstance(of_job, dict) and isinstance(of_job.get("step_id"), int)  # its tasks know better
-    if state == "FAILED" and manifest.get("status") == INCOMPLETE and not of_step:
+    of_step = record.slurm is not None and isinstance(record.slurm.step_id, int)  # its tasks know better
+    if state == "FAILED" and record.status == INCOMPLETE and not of_step:
         first = facts.get("failed_task") or f"a task of the job failed{_after(facts)}"
         return f"{first}; srun ended the others"
     return ""
 
 
-def ended_well(manifest: Mapping[str, object]) -> bool:
+def ended_well(record: RunRecord) -> bool:
     """Whether the run's command ended by itself with exit code 0, and the run was not marked since."""
-    ending = manifest.get("exit")
-    code = ending.get("code") if isinstance(ending, Mapping) else None
-    return manifest.get("status") == "finished" and code == 0
+    return record.status == "finished" and record.exit is not None and record.exit.code == 0
 
 
 def take_in_neighbours(run: Path) -> None:
     """What the script wrote beside the run before it was killed goes where it belongs."""
-    of_job = (read_manifest(run) or {}).get("slurm")
-    job = of_job.get("job_id") if isinstance(of_job, dict) else None
-    beside = run.with_name(f"{run.name}.{job}.neighbours")
+    of_job = read_run(run).slurm
+    beside = run.with_name(f"{run.name}.{of_job.job_id if of_job is not None else None}.neighbours")
     if run.is_dir() and not (run / layout.NEIGHBORS_JSONL).exists():
         with suppress(OSError):  # not there, or a run that may only be read: it is there to be seen
             beside.replace(run / layout.NEIGHBORS_JSONL)

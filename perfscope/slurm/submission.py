@@ -27,7 +27,7 @@ from perfscope.rundir.writer import write_json
 from perfscope.slurm.accounting import show_job
 from perfscope.slurm.jobs import SlurmTask, is_job, look_up
 from perfscope.slurm.programs import Caller, NotKnown, SlurmError, call
-from perfscope.slurm.record import read_manifest
+from perfscope.slurm.record import read_manifest, read_run
 from perfscope.slurm.refusals import explain
 from perfscope.slurm.script import RUNS
 
@@ -207,11 +207,11 @@ def job_of(run: Path) -> str:
     job = ticket_job(find_place(run))
     if job is not None:
         return job
-    recorded = (read_manifest(run) or {}).get("slurm")
-    if isinstance(recorded, dict):
+    recorded = read_run(run).slurm
+    if recorded is not None:
         # The last task of an array has the number of the whole array.
-        task = f"{recorded.get('array_job_id')}_{recorded.get('array_task_id')}"
-        name = task if is_job(task) else str(recorded.get("job_id"))
+        task = f"{recorded.array_job_id}_{recorded.array_task_id}"
+        name = task if is_job(task) else str(recorded.job_id)
         if is_job(name):
             return name
     raise SlurmError(f"nothing says that {run} is the run of a Slurm job; give the job's id")

@@ -377,7 +377,6 @@ READ_BY_KEY = {
     "analysis/study/frameworks.py": "options of a framework run, by name",
     "cli/bench/frameworks_text.py": "frameworks.json of a comparison",
     "cli/bench/text.py": "the plan of a bench run, before it is one",
-    "cli/slurm/watch.py": "run.json of a run that is being written",
     "reports/drawing/page.py": "data of a panel, made beside it",
     "reports/text.py": "cells of a list, made beside it",
 }

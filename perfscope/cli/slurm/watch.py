@@ -20,7 +20,7 @@ from perfscope.slurm.job_log import first_failure, last_text
 from perfscope.slurm.jobs import SlurmTask
 from perfscope.slurm.progress import StepCounter
 from perfscope.slurm.reasons import is_hopeless, reason_text
-from perfscope.slurm.record import clock, close_run, read_manifest, record_job, whole_exit_code
+from perfscope.slurm.record import clock, close_run, read_manifest, read_run, record_job, whole_exit_code
 from perfscope.slurm.submission import JobPaths
 from perfscope.slurm.watching import PendingTooLong, Snapshot, watch
 
@@ -205,7 +205,7 @@ def conclude(
                 recorded = record_job(run, facts, task.job_id)
             except RunDirectoryError as error:
                 say(f"the job's facts are not in the run: {error}")
-        status = (read_manifest(run) or {}).get("status") if run is not None and recorded else None
+        status = read_run(run).status or None if run is not None and recorded else None
         facts |= {"run": str(short(run)) if run is not None and status else None, "run_status": status}
         jobs.append(facts)
         say(ending_text(facts))
