@@ -63,12 +63,23 @@ class Column(Struct, frozen=True, kw_only=True):
         return f"+{text}" if more else text
 
 
+class RowNote(Struct, frozen=True, kw_only=True):
+    """What a terminal prints below a row, whose columns are narrow there.
+
+    `name`: replaces the first cell where this does not fit, and only then `text` is needed; "": always.
+    """
+
+    text: str
+    name: str = ""
+
+
 class Table(Struct, frozen=True, kw_only=True):
     """Rows of raw values, one per column. `sorted_by`: (column key, descending) of their order, or None.
 
     `cards`: on narrow screens each row stands as a card, its cells one under the other with their titles.
     `heat`: a tone of HEAT_TONES or "" for each cell, parallel to `rows`; () = a table without colors. Every
     colored cell holds its number, and `heat_mark` follows those of a good tone: color is never alone.
+    `row_notes`: of each row, None: it has none; () = no row has one.
     """
 
     id: str
@@ -80,6 +91,7 @@ class Table(Struct, frozen=True, kw_only=True):
     sorted_by: tuple[str, bool] | None = None
     print_rows: int = 60  # rows on paper; the others are counted there, and are in the HTML and JSON
     terminal_rows: int = 0  # rows in a terminal; 0: the table is left to the HTML
+    row_notes: tuple[RowNote | None, ...] = ()
     terminal_title: bool = False  # whether the terminal shows the title: it states over what time sums go
     cards: bool = False
     heat: tuple[tuple[str, ...], ...] = ()

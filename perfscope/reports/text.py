@@ -381,15 +381,12 @@ def _table(table: Table, width: int, style: Style, most: int) -> Iterator[str]:
         return f"  {'  '.join(parts)}".rstrip()
 
     yield style.quiet(line(titles))
-    for values, row in zip(rows, table.rows, strict=False):
-        name, _, reason = values[0].partition(": ")
-        is_cut = name.startswith("(") and bool(reason) and cells(values[0]) > sizes[0]
-        yield line([f"{name})", *values[1:]] if is_cut else values)
-        if is_cut:
-            yield from (style.quiet(more) for more in wrapped(reason.removesuffix(")"), width, "    "))
-        cell = _by_key(table, row)
-        if table.id == "wire-table" and "wire" not in cell and "reason" in cell:
-            yield from (style.quiet(line) for line in wrapped(cell["reason"], width, "    "))
+    notes = table.row_notes or (None,) * len(rows)
+    for values, note in zip(rows, notes, strict=False):
+        is_long = cells(values[0]) > sizes[0]
+        yield line([note.name, *values[1:]] if note is not None and note.name and is_long else values)
+        if note is not None and (is_long or not note.name):
+            yield from (style.quiet(more) for more in wrapped(note.text, width, "    "))
     if len(table.rows) > most:
         yield style.quiet(f"  {len(table.rows) - most:,} more in the HTML report.")
 

@@ -13,6 +13,7 @@ from perfscope.reports.model import (
     Block,
     ChartPart,
     Column,
+    RowNote,
     Section,
     StackedBars,
     Table,
@@ -166,6 +167,8 @@ def _layer_table(communication: Communication) -> Table:
         for entry in communication.by_layer
         if entry.exposed_ns
     ]
+    reasons = [UNATTRIBUTED[entry.reason] for entry in communication.unattributed if entry.exposed_ns]
+    notes = [*(None for _ in named), *(RowNote(text=reason, name="(no layer)") for reason in reasons)]
     named += [
         (f"(no layer: {UNATTRIBUTED[entry.reason]})", entry.axes, entry.exposed_ns)
         for entry in communication.unattributed
@@ -185,6 +188,7 @@ def _layer_table(communication: Communication) -> Table:
         columns=columns,
         rows=tuple(rows),
         heat=tuple(heat),
+        row_notes=tuple(notes),
         terminal_rows=8,
         terminal_title=True,
         caption="A call that serves several layers is divided among them by bytes. "

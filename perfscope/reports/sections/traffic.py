@@ -9,7 +9,18 @@ from perfscope.messages.links import TITLES
 from perfscope.messages.lists import plural
 from perfscope.messages.sentences import capital
 from perfscope.reports.display import visible
-from perfscope.reports.model import Bar, Block, ChartPart, Column, Section, StackedBars, Table, Unit, Value
+from perfscope.reports.model import (
+    Bar,
+    Block,
+    ChartPart,
+    Column,
+    RowNote,
+    Section,
+    StackedBars,
+    Table,
+    Unit,
+    Value,
+)
 from perfscope.vocabulary.links import LinkClass
 
 MOST_BARS = 32
@@ -237,6 +248,10 @@ def _wire_table(machine: MachineAnalysis) -> Table:
             Column(key="reason", title="Note"),
         ),
         rows=tuple(_wire_row(wire) for wire in machine.wire),
+        row_notes=tuple(
+            RowNote(text=visible(wire.reason)) if wire.wire_bytes is None and wire.reason else None
+            for wire in machine.wire
+        ),
         caption="By formula (bytes_algorithmic): what the algorithm must move, summed over the ranks that "
         "cross the link. On the wire (bytes_wire): what the link's counters saw meanwhile, headers, "
         "retransmits and other traffic included.",
