@@ -41,7 +41,9 @@ def disturbed(evidence: Evidence, verdict: Finding) -> Placed:
     inside = [disturbance for disturbance in machine.disturbances if disturbance.within_steps]
     ratio, gain_ns = machine.disturbed_ratio, machine.disturbed_ns
     causes_it = _causes(evidence, verdict)
-    if ratio is None:
+    if not any(map(_slowed, inside)):
+        gain_ns = ratio = None  # the mean step was longer, the median one was not: it is not known to cost
+    elif ratio is None:
         gain_ns, ratio = _waited_for(evidence, inside)
     if (
         ratio is None and causes_it

@@ -125,6 +125,15 @@ def test_steps_that_were_faster_in_a_disturbance_are_not_called_hardly_slower(tm
     assert "steps were not slower (80.0 ms, 100 ms without it)" in finding.text.title
 
 
+def test_two_long_steps_in_a_disturbance_are_not_its_cost_where_its_other_steps_are_as_short_as_ever(
+    tmp_path: Path,
+) -> None:
+    analysis = stepped(tmp_path, neighbour(between(12, 28)), (14, 18.5), 40.0, traced=(13, 29))
+    finding = next(one for one in analysis.findings if one.id == "disturbed")
+    assert (finding.gain_ns, finding.gain_ratio) == (None, None) and "barely slower" in finding.text.title
+    assert analysis.findings[0].id != "disturbed"
+
+
 def facts(*rows: tuple[float, str, float, float]) -> SampleFile:
     """A disturbance of 3 CPUs from second 14 to 20; rows are (time, name, cpus, seconds)."""
     file = neighbour(between(14, 20))
