@@ -256,3 +256,23 @@ def test_functional_collectives_are_marked_and_are_afterwards_what_they_were(wor
     assert marks.faults == []
     assert marks.seen == [name, name, name, "perfscope.rows:4"]
     assert all(vars(operator)["_op"] is entry for operator, entry in zip(operators, before, strict=True))
+
+
+def test_compiled_functional_collectives_are_marked_and_not_compiled_again(world: Any) -> None:
+    import torch.distributed._functional_collectives as functional
+    from torch._dynamo.utils import counters
+
+    def double(x: Any) -> Any:
+        return functional.all_reduce(x * 2, "sum", world) + 1
+
+    torch._dynamo.reset()
+    compiled, marks = torch.compile(double, backend="aot_eager"), Marks()
+    compiled(torch.ones(3))
+    num_graphs = counters["stats"]["unique_graphs"]
+    marks.groups.install()
+    assert compiled(torch.ones(3)).tolist() == [3.0] * 3
+    marks.groups.remove()
+    compiled(torch.ones(3))
+    assert marks.seen == [f"perfscope.group:{world.group_name}"]
+    assert counters["stats"]["unique_graphs"] == num_graphs
+    assert marks.faults == []
