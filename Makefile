@@ -11,6 +11,9 @@ PYTEST_FLAGS ?= -n 3 --dist worksteal --durations 25 -m "not slow and $(ELSEWHER
 FRAMEWORKS_VENV := build/frameworks-venv
 DOCS_VENV := build/docs-venv
 
+# What a wheel is made of: one is built, and installed for the tests, where anything of it is newer.
+SOURCES := pyproject.toml README.md $(shell find perfscope -type f -not -path '*/__pycache__/*')
+
 .PHONY: help demo demo-neighbor test test-slow test-sweep check-overhead test-slurm test-frameworks test-vm test-gpu lint types system-packages wheel clean update-golden docs schemes-doc json-doc
 
 help: ## list the targets
@@ -37,11 +40,14 @@ $(TEST_VENV)/ready: pyproject.toml constraints.txt
 	$(TEST_VENV)/bin/python -m pip install $(PIP_FLAGS) build setuptools wheel
 	@touch $@
 
-wheel: $(TEST_VENV)/ready
+wheel: $(TEST_VENV)/wheel
+
+$(TEST_VENV)/wheel: $(TEST_VENV)/ready $(SOURCES)
 	rm -rf build/dist build/lib build/bdist.*
 	$(TEST_VENV)/bin/python -m build --no-isolation --wheel --outdir build/dist . > build/wheel.log 2>&1 || { cat build/wheel.log; exit 1; }
 	$(TEST_VENV)/bin/python -m pip install $(PIP_FLAGS) "$$(ls build/dist/perfscope-*.whl)[test,torch]"
 	$(TEST_VENV)/bin/python -m pip install $(PIP_FLAGS) --force-reinstall --no-deps build/dist/perfscope-*.whl
+	@touch $@
 
 # The tests run beside nothing but what they need, so that `import perfscope` finds the installed wheel.
 $(CHECK): wheel
