@@ -123,12 +123,7 @@ def _details(study: StudyAnalysis) -> Iterator[str]:
     for text in _sentences(study):
         if text and text not in sentences:
             sentences.append(text)
-            yield f"{text[0].upper()}{text[1:]}" if _is_lower_word(text) else text
-
-
-def _is_lower_word(text: str) -> bool:
-    """Whether it begins with a plain word: names, such as dp.ddp, keep their letters."""
-    return re.match(r"[a-z]+[ :]", text) is not None
+            yield text  # one that begins with a small letter begins with the name of a run or a scheme
 
 
 def _sentences(study: StudyAnalysis) -> Iterator[str]:
