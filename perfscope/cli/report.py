@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -98,6 +97,8 @@ def are_traces(sources: Sequence[Path]) -> bool:
 
 def import_for_now(traces: Sequence[Path]) -> Path:
     """A run made of traces, which lasts as long as the command. Raises TraceError, RunDirectoryError."""
+    import tempfile  # not at the top: it takes ten milliseconds, and few reports need it
+
     from perfscope.cli.import_ import print_damage, reading_traces
     from perfscope.ingest.importing import import_traces
 
