@@ -12,6 +12,7 @@ inside that noise cannot be told from no tool.
 
     python benchmarks/overhead.py --descriptor         # what it costs that no descriptor is trusted
     python benchmarks/overhead.py --counters           # how much longer traced steps take with counters
+    python benchmarks/overhead.py --windows            # how much longer traced steps take than untraced ones
 
 Tools: perfscope (default options), torch.profiler on every step, viztracer (if installed).
 """
@@ -32,9 +33,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 TRAINING = '''
-import json, sys, time, torch, torch.nn as nn
+import json, os, sys, time, torch, torch.nn as nn
 torch.manual_seed(0); torch.set_num_threads(1)
-kind, steps, out, profile = sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4] == "profile"
+kind, steps, out, mode = sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4]
+rank, ranks = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
 
 class Block(nn.Module):
     def __init__(self, width):
@@ -47,7 +49,7 @@ class Block(nn.Module):
         return self.relu(x + self.norm2(self.conv2(y)))
 
 class Net(nn.Module):
-    """ResNet-like: about 30 ms a step on one core; `small` about 1 ms."""
+    """ResNet-like: about 30 ms a step on one core; `cnn` about 5 ms, `small` about 1 ms."""
     def __init__(self, width, blocks):
         super().__init__()
         self.stem = nn.Conv2d(3, width, 3, padding=1)
@@ -55,24 +57,37 @@ class Net(nn.Module):
         self.head = nn.Linear(width, 10)
     def forward(self, x): return self.head(self.body(self.stem(x)).mean((2, 3)))
 
-model = Net(32, 4) if kind == "resnet" else Net(4, 1)
-batch, size = (16, 16) if kind == "resnet" else (4, 8)
+width, blocks, batch, size = {"resnet": (32, 4, 16, 16), "cnn": (16, 2, 16, 12), "small": (4, 1, 4, 8)}[kind]
+model = Net(width, blocks)
+if ranks > 1:
+    torch.distributed.init_process_group("gloo", f"file://{out}.store", rank=rank, world_size=ranks)
+    model = nn.parallel.DistributedDataParallel(model)
 x, y = torch.randn(batch, 3, size, size), torch.randint(0, 10, (batch,))
 optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9)
 durations = []
 
-def train():
+def train(clock=time.perf_counter, after=None):
     for _ in range(steps):
-        began = time.perf_counter()
+        began = clock()
         loss = nn.functional.cross_entropy(model(x), y)
         loss.backward(); optimizer.step(); optimizer.zero_grad()
-        durations.append(time.perf_counter() - began)
+        durations.append(clock() - began)
+        if after is not None:
+            after()
 
 began = time.perf_counter()
-if profile:
+if mode == "profile":
     with torch.profiler.profile(record_shapes=True) as p:
         train()
     p.export_chrome_trace(out + ".trace.json")
+elif mode.startswith("wait="):
+    wait, active = (int(value) for value in mode[5:].split(","))
+    profile = torch.profiler.profile(
+        schedule=torch.profiler.schedule(wait=wait, warmup=0, active=active), record_shapes=True,
+        on_trace_ready=lambda p: p.export_chrome_trace(f"{out}.{rank}.trace.json"))
+    with profile as p:
+        train(time.thread_time, p.step)
+    out = f"{out}.{rank}"
 else:
     train()
 with open(out, "w") as file:
@@ -246,10 +261,119 @@ def counters_check(kind: str, steps: int) -> dict[str, float]:
     return result
 
 
+def windows_check(kind: str, steps: int, repeats: int, rng: random.Random) -> dict[str, dict[str, float]]:
+    """Traced steps over the untraced ones beside them, in CPU time of the training thread, for 1, 2 and 4
+    ranks (DDP over gloo) under perfscope and under torch.profiler. `A/A`: blocks of as many untraced steps.
+
+    Medians over the windows of all ranks and repeats, with quartiles; the first window of a process apart.
+    """
+    found: dict[str, list[float]] = {}
+    for _ in range(repeats):
+        for ranks, tool in rng.sample([(n, t) for n in RANKS for t in ("perfscope", "torch.profiler")], 6):
+            folder = Path(tempfile.mkdtemp())
+            times = _windows_of(folder, kind, steps, ranks, tool)
+            shutil.rmtree(folder)
+            for of_rank in times:
+                for name, values in _ratios(*of_rank).items():
+                    found.setdefault(f"{ranks} {tool}, {name}", []).extend(values)
+    rows = {}
+    for name, values in sorted(found.items()):
+        low, middle, high = statistics.quantiles(values * 2, n=4, method="inclusive")
+        rows[name] = {"ratio": middle, "q1": low, "q3": high, "windows": len(values)}
+    return rows
+
+
+RANKS = (1, 2, 4)
+OF_WINDOW = 6  # traced steps
+BESIDE = 12  # untraced steps on either side
+APART = 60  # steps from one window of torch.profiler to the next
+
+
+def _windows_of(
+    folder: Path, kind: str, steps: int, ranks: int, tool: str
+) -> list[tuple[list[float], list[int]]]:
+    """Of every rank: CPU times of its steps, and the window of each (-1: none; below: nothing was kept)."""
+    bootstrap = Path(__file__).parents[1] / "perfscope" / "probes" / "bootstrap"
+    script, run, out = folder / "train.py", folder / "run", folder / "out"
+    script.write_text(TRAINING)
+    run.mkdir()
+    of_tool = {
+        "PERFSCOPE_RUN_DIR": str(run),
+        "PERFSCOPE_AGENT": str(bootstrap / "agent.py"),
+        "PERFSCOPE_CONFIG": json.dumps({"windows": 1000, "steps_per_window": OF_WINDOW, "overhead": 1000}),
+        "PYTHONPATH": str(bootstrap / "site"),
+    }
+    mode = "plain" if tool == "perfscope" else f"wait={APART - OF_WINDOW},{OF_WINDOW}"
+    command = [sys.executable, str(script), kind, str(steps), str(out), mode]
+    processes = [
+        subprocess.Popen(
+            command,
+            env={
+                **os.environ,
+                "OMP_NUM_THREADS": "1",
+                "RANK": str(rank),
+                "LOCAL_RANK": str(rank),
+                "WORLD_SIZE": str(ranks),
+                **(of_tool if tool == "perfscope" else {}),
+            },
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        for rank in range(ranks)
+    ]
+    if any([process.wait() for process in processes]):
+        raise SystemExit(f"the training failed under {tool} with {ranks} ranks")
+    if tool == "perfscope":
+        return [_recorded(run / "ranks" / str(rank) / "steps.jsonl") for rank in range(ranks)]
+    traced = [index // APART if index % APART >= APART - OF_WINDOW else -1 for index in range(steps)]
+    return [(json.loads(Path(f"{out}.{rank}").read_text())["steps"], traced) for rank in range(ranks)]
+
+
+def _recorded(path: Path) -> tuple[list[float], list[int]]:
+    """The same of one rank's steps.jsonl."""
+    header, *lines = path.read_text().splitlines()
+    columns = json.loads(header)["columns"]
+    rows = [dict(zip(columns, json.loads(line), strict=True)) for line in lines]
+    times = [(row["thread_user_ns"] or 0) + (row["thread_system_ns"] or 0) for row in rows]
+    return times[:-1], [row["window"] for row in rows[:-1]]  # what the last step used is not known
+
+
+def _ratios(times: list[float], windows: list[int]) -> dict[str, list[float]]:
+    """Medians of windows over the median of the steps beside them; A/A of blocks of untraced steps."""
+    names = ("first window", "later windows", "first step of later", "A/A")
+    found: dict[str, list[float]] = {name: [] for name in names}
+
+    def beside(first: int, end: int) -> list[float]:
+        near = [*range(first - BESIDE, first), *range(end + 2, end + 2 + BESIDE)]
+        return [times[step] for step in near if 2 < step < len(times) and windows[step] == -1]
+
+    for window in sorted({window for window in windows if window >= 0}):
+        first = windows.index(window)
+        end = first + windows.count(window)
+        base = beside(first, end)
+        if len(base) < BESIDE or end - first < OF_WINDOW:
+            continue
+        ratio = statistics.median(times[first:end]) / statistics.median(base)
+        found["later windows" if window else "first window"].append(ratio)
+        if window:
+            found["first step of later"].append(times[first] / statistics.median(base))
+        block = range(end + 2 + BESIDE, end + 2 + BESIDE + OF_WINDOW)
+        if block.stop + BESIDE < len(times) and all(windows[step] == -1 for step in block):
+            of_block = statistics.median(times[step] for step in block)
+            found["A/A"].append(of_block / statistics.median(beside(block.start, block.stop)))
+    return {name: values for name, values in found.items() if values}
+
+
 def one_mechanism(args: argparse.Namespace) -> None:
-    """`--counters` and `--descriptor`."""
+    """`--counters`, `--descriptor` and `--windows`."""
     if args.descriptor:
         print(json.dumps(descriptor_check(300, random.Random(args.seed)), indent=1))
+        return
+    if args.windows:
+        rows = windows_check("cnn", args.steps * 2, args.pairs, random.Random(args.seed))
+        for name, row in rows.items():
+            spread = f"{row['q1']:9.3f} .. {row['q3']:.3f}"
+            print(f"  {name:44}{row['ratio']:7.3f}{spread}{row['windows']:8} windows")
         return
     for kind in args.kinds.split(","):
         print(json.dumps({kind: counters_check(kind, args.steps * (5 if kind == "small" else 1))}))
@@ -270,8 +394,9 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--descriptor", action="store_true", help="the cost of checking descriptors, alone")
     parser.add_argument("--counters", action="store_true", help="the cost of counters in traced steps, alone")
+    parser.add_argument("--windows", action="store_true", help="traced steps over untraced ones, alone")
     args = parser.parse_args()
-    if args.counters or args.descriptor:
+    if args.counters or args.descriptor or args.windows:
         one_mechanism(args)
         return
     tools = ["perfscope", "torch.profiler"]
