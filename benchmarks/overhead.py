@@ -292,7 +292,7 @@ APART = 60  # steps from one window of torch.profiler to the next
 def _windows_of(
     folder: Path, kind: str, steps: int, ranks: int, tool: str
 ) -> list[tuple[list[float], list[int]]]:
-    """Of every rank: CPU times of its steps, and the window of each (-1: none; below: nothing was kept)."""
+    """Of every rank: CPU times of its steps, and the window of each (-1: none)."""
     bootstrap = Path(__file__).parents[1] / "perfscope" / "probes" / "bootstrap"
     script, run, out = folder / "train.py", folder / "run", folder / "out"
     script.write_text(TRAINING)

@@ -16,12 +16,12 @@ _SPEED = (
 )
 _OF_STEPS = (
     *("step_ns", "overhead_ratio", "whole_run", "page_faults", *_SPEED),
-    *("machine", "findings", "bench", "remarks", "traced_ratio", "self_checks", *_CAUSES),
+    *("machine", "findings", "bench", "remarks", "traced_ratio", "unlike_windows", "self_checks", *_CAUSES),
 )
 _OF_WINDOWS = (
     *("breakdown_of", "layers", "communication", "process_groups", "pipeline", "experts", "counters"),
     *("kernels", "workload", "collectives", "provenance", "machine", "findings", "bench", "remarks"),
-    *("framework", "traced_ratio", "self_checks", *_CAUSES),
+    *("framework", "traced_ratio", "unlike_windows", "self_checks", *_CAUSES),
 )
 _OF_TRAINING = tuple(sorted({*_OF_STEPS, *_OF_WINDOWS, RANKS}))
 _OF_MACHINE = ("machine", "findings", "waits", "what_ifs", "remarks")

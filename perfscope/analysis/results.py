@@ -26,6 +26,7 @@ from perfscope.analysis.self_check_results import SelfCheck
 from perfscope.analysis.waits.results import WaitAnalysis
 from perfscope.analysis.whatif.results import ReplayCheck, WhatIf
 from perfscope.analysis.whole_run.results import WholeRun
+from perfscope.analysis.window_results import UnlikeWindow
 from perfscope.messages.advice import advice_key
 from perfscope.messages.findings import FindingFacts, FindingText, Subject, finding_text
 from perfscope.messages.findings.confidence import Confidence
@@ -427,6 +428,7 @@ class RunAnalysis(Struct, frozen=True, kw_only=True):
     layer_times: Mapping[str, LayerTimes] = {}  # by layer
     framework: str = "torch"  # that trained, "keras-jax" with Keras's backend; torch where none is recorded
     traced_ratio: float | None = None  # mean traced step / median untraced one; None: none is untraced
+    unlike_windows: tuple[UnlikeWindow, ...] = ()  # left out of everything that is traced
     self_checks: tuple[SelfCheck, ...] = ()  # of the figures above against each other
     remarks: tuple[str, ...] = ()  # what probes and readers noted of the training, a sentence each
 

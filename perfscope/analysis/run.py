@@ -83,9 +83,11 @@ from perfscope.analysis.steps import (
     spread_ratio,
     throughput,
 )
+from perfscope.analysis.unlike_windows import without_unlike
 from perfscope.analysis.whole_run.analyze import whole_run
 from perfscope.analysis.whole_run.results import WholeRun
 from perfscope.analysis.whole_run.steps import traced_shares
+from perfscope.analysis.window_results import UnlikeWindow
 from perfscope.messages.files import HANDED_OVER, NO_TRACED_STEP
 from perfscope.vocabulary.axes import Axis
 from perfscope.vocabulary.causes import Cause
@@ -113,6 +115,7 @@ class _Figures(Struct, frozen=True, kw_only=True):
     bench: BenchResult | None
     whole: WholeRun | None
     faults: tuple[RankFaults, ...]
+    unlike: tuple[UnlikeWindow, ...]
     missing: tuple[Missing, ...]
 
 
@@ -123,7 +126,7 @@ def analyze_run(source: RunSource) -> RunAnalysis:
         source: the run; its timelines must have been ingested, else they are reported as missing.
     """
     records = source.rank_records
-    windows = _windows(source)
+    windows, unlike = without_unlike(source, _windows(source))
     ranks, no_window = _usable_traces(source, read_ranks(source, windows))
     ranks = without_unseen(source, _without_unobservable(source, ranks))
     comm = analyze_collectives(
@@ -171,6 +174,7 @@ def analyze_run(source: RunSource) -> RunAnalysis:
         bench=bench,
         whole=whole,
         faults=page_faults(ranks.parts),
+        unlike=unlike,
         missing=tuple(dict.fromkeys((*missing, *why.missing))),
     )
     analysis = _analysis(source, figures)
@@ -295,6 +299,7 @@ def _analysis(source: RunSource, figures: _Figures) -> RunAnalysis:
         bench=figures.bench,
         whole_run=figures.whole,
         page_faults=figures.faults,
+        unlike_windows=figures.unlike,
         efficiency=why.efficiency,
         what_ifs=why.what_ifs.what_ifs,
         replay=why.what_ifs.check,

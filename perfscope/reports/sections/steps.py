@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from perfscope import units
 from perfscope.analysis.results import Breakdown, RankResult, RunAnalysis
+from perfscope.analysis.window_results import UnlikeWindow
 from perfscope.messages.advice import training_advice
 from perfscope.messages.host_activity import TITLES
 from perfscope.messages.lists import plural
@@ -169,6 +170,17 @@ def _scale_text(analysis: RunAnalysis) -> str:
         f" Traced steps took {units.format_ns(usual.median * ratio)} on average: their times are multiplied "
         f"by {1 / ratio:.3g}, so that they add up to the median step. Times of single steps and calls are "
         "not scaled."
+        f"{''.join(_left_out_text(window) for window in analysis.unlike_windows)}"
+    )
+
+
+def _left_out_text(window: UnlikeWindow) -> str:
+    """That a window is left out, with a space before it."""
+    return (
+        f" Window {window.window} (steps {window.first_step} to {window.last_step}) is left out: its steps "
+        f"took {window.ratio:.2f} times the untraced steps beside them, those of the other windows "
+        f"{window.others_ratio:.2f} times; blocks of untraced steps differ by "
+        f"{units.format_ratio(window.spread_ratio, 0)}."
     )
 
 
