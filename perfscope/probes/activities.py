@@ -22,6 +22,7 @@ COLUMNS = ("evaluation_ns", "rollout_ns", "inference_ns", "checkpoint_ns", "gc_n
 UNKNOWN: Tuple[Optional[int], ...] = (None,) * len(COLUMNS)
 _EVALUATION, _ROLLOUT, _INFERENCE, _CHECKPOINT, _GC = range(5)
 _NUM_KINDS = 5
+_NOTHING = (0,) * _NUM_KINDS
 # Libraries whose environments a policy is run in.
 _ENVIRONMENTS = (
     *("gymnasium", "gym", "envpool", "pettingzoo", "dm_env", "procgen_env", "procgen", "torchrl"),
@@ -220,5 +221,7 @@ class StepReadings:
         first, self._first = self._first, self._next if supposed else end
         if first is None or end is None:
             return UNKNOWN
-        times = tuple(max(0, end[0][kind] - first[0][kind]) for kind in range(_NUM_KINDS))
+        times = _NOTHING
+        if end[0] != first[0]:  # of most steps they are the same
+            times = tuple(max(0, end[0][kind] - first[0][kind]) for kind in range(_NUM_KINDS))
         return (*times, *between(first[1], end[1]))

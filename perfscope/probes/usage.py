@@ -118,7 +118,7 @@ def between(first: Optional[Reading], last: Optional[Reading]) -> Tuple[Optional
 
 
 def _ns(seconds: float) -> int:
-    return max(0, round(seconds * 1e9))
+    return int(seconds * 1e9 + 0.5) if seconds > 0 else 0
 
 
 def process_started() -> Optional[int]:
