@@ -87,7 +87,6 @@ from perfscope.analysis.unlike_windows import without_unlike
 from perfscope.analysis.whole_run.analyze import whole_run
 from perfscope.analysis.whole_run.results import WholeRun
 from perfscope.analysis.whole_run.steps import traced_shares
-from perfscope.analysis.window_results import UnlikeWindow
 from perfscope.messages.files import HANDED_OVER, NO_TRACED_STEP
 from perfscope.vocabulary.axes import Axis
 from perfscope.vocabulary.causes import Cause
@@ -115,7 +114,6 @@ class _Figures(Struct, frozen=True, kw_only=True):
     bench: BenchResult | None
     whole: WholeRun | None
     faults: tuple[RankFaults, ...]
-    unlike: tuple[UnlikeWindow, ...]
     missing: tuple[Missing, ...]
 
 
@@ -174,11 +172,10 @@ def analyze_run(source: RunSource) -> RunAnalysis:
         bench=bench,
         whole=whole,
         faults=page_faults(ranks.parts),
-        unlike=unlike,
         missing=tuple(dict.fromkeys((*missing, *why.missing))),
     )
     analysis = _analysis(source, figures)
-    analysis = replace(analysis, traced_ratio=_traced_ratio(figures, analysis))
+    analysis = replace(analysis, traced_ratio=_traced_ratio(figures, analysis), unlike_windows=unlike)
     return with_self_checks(replace(analysis, findings=find(_evidence(source, figures, analysis))))
 
 
@@ -299,7 +296,6 @@ def _analysis(source: RunSource, figures: _Figures) -> RunAnalysis:
         bench=figures.bench,
         whole_run=figures.whole,
         page_faults=figures.faults,
-        unlike_windows=figures.unlike,
         efficiency=why.efficiency,
         what_ifs=why.what_ifs.what_ifs,
         replay=why.what_ifs.check,
