@@ -22,16 +22,17 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("perfscope")
 
 _HERE = Path(__file__).parent
-_SLOW = [
-    line.split(" ", 1)
-    for line in (_HERE / "slow.txt").read_text(encoding="utf-8").splitlines()
+_LISTED = [
+    (marker, *line.split(" ", 1))
+    for marker in ("slow", "sweep")
+    for line in (_HERE / f"{marker}.txt").read_text(encoding="utf-8").splitlines()
     if not line.startswith("#")
 ]
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Marks the cases of slow.txt.
+    """Marks the cases of slow.txt and sweep.txt.
 
     Raises:
         UsageError: a line names no test of a file that was collected whole.
@@ -39,13 +40,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     of_file: dict[str, list[pytest.Item]] = {}
     for item in items:
         of_file.setdefault(item.path.relative_to(_HERE).as_posix(), []).append(item)
-    partly = any("::" in argument for argument in config.args)
-    for file, name in _SLOW:
+    partly = config.getoption("lf") or any("::" in argument for argument in config.args)
+    for marker, file, name in _LISTED:
         named = [item for item in of_file.get(file, []) if name in item.name]
         if file in of_file and not (named or partly):
-            raise pytest.UsageError(f"tests/slow.txt: no test of {file} has {name!r} in its name")
+            raise pytest.UsageError(f"tests/{marker}.txt: no test of {file} has {name!r} in its name")
         for item in named:
-            item.add_marker("slow")
+            item.add_marker(marker)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -24,7 +24,7 @@ _OF_WINDOWS = (
     *("framework", "traced_ratio", "unlike_windows", "self_checks", *_CAUSES),
 )
 _OF_TRAINING = tuple(sorted({*_OF_STEPS, *_OF_WINDOWS, RANKS}))
-_OF_MACHINE = ("machine", "findings", "waits", "what_ifs", "remarks")
+_OF_MACHINE = ("machine", "findings", "waits", "what_ifs", "remarks", "self_checks", f"{RANKS}.*.host_idle")
 COUNTED = ("layers", "counters")  # keys of the report with counters of layers
 
 

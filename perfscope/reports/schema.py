@@ -74,7 +74,8 @@ _Missing = _struct(
     affects=_said(
         tuple[str, ...],
         "dotted paths in this document of values that are present but affected; a path"
-        " covers all below it, `ranks.3` is the entry of rank 3; empty: only what is null",
+        " covers all below it, `ranks.3` is the entry of rank 3, `ranks.*` those of all ranks; empty: only"
+        " what is null",
     ),
     figure=_said(str, "its code, see vocabulary/figures.py"),
     cause=_said(str, "code of the reason, see vocabulary/causes.py"),

@@ -18,7 +18,8 @@ class Missing:
         cause: why it is missing.
         ranks: whose figure it is; empty: of the whole run.
         affects: dotted paths into the JSON report of the figures that are not what they would be with it; a
-            path stands for everything below it, `ranks.3` for the entry of rank 3. Empty: only what is null.
+            path stands for everything below it, `ranks.3` for the entry of rank 3, `ranks.*` for those of all
+            ranks. Empty: only what is null.
         detail: (name, value) of what else the message states; base units. `what` and `reason` hold words that
             were recorded, or made elsewhere, and replace those of `figure` and `cause`.
     """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import shutil
 import signal
 from collections.abc import Callable, Iterator
@@ -105,9 +106,8 @@ def uncovered(before: Document, after: Document) -> list[str]:
     fresh = [gap for gap in gaps(after) if json.dumps(gap, sort_keys=True) not in known]
     affected = {path for gap in fresh for path in gap.get("affects", ())}
     changed = [path for path in {**old, **new} if old.get(path) != new.get(path)]
-    return [
-        path for path in changed if not any(path == one or path.startswith(f"{one}.") for one in affected)
-    ]
+    patterns = [re.compile(re.escape(one).replace(r"\*", "[0-9]+") + r"(\.|$)") for one in affected]
+    return [path for path in changed if not any(pattern.match(path) for pattern in patterns)]
 
 
 def complaint(before: Document, outcome: Outcome) -> str:

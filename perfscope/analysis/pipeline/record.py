@@ -174,7 +174,12 @@ def _first_forward(
 
 
 def _placed(span: StageSpan, steps: Sequence[StepSpan]) -> StageSpan | None:
-    """With its step. A step begins in the first forward pass, a little after its mark: the middle counts."""
-    middle = (span.start_ns + span.end_ns) // 2
-    step = next((step for step in steps if step.start_ns <= middle < step.end_ns), None)
+    """With its step. A step begins inside its first forward pass, which belongs to it however long the thread
+    took from the beginning of the pass to that of the step; for other works their middle counts.
+    """
+    at = (span.start_ns + span.end_ns) // 2
+    if span.work is StageWork.FORWARD:
+        begins = (*(step.start_ns for step in steps), steps[-1].end_ns)
+        at = next((begin for begin in begins if span.start_ns < begin < span.end_ns), at)
+    step = next((step for step in steps if step.start_ns <= at < step.end_ns), None)
     return span._replace(step=step.step) if step is not None else None

@@ -58,6 +58,19 @@ def test_the_probes_marks_are_the_work_and_a_step_begins_inside_the_first(tmp_pa
     ]
 
 
+def test_a_forward_pass_is_of_the_step_that_begins_in_it_even_in_its_last_moment(tmp_path: Path) -> None:
+    rows = [
+        mark(110, 20, "perfscope.stage:0F0"),
+        mark(150, 60, "perfscope.stage:0F0"),  # the thread had no CPU before the module was called
+        compute(202, 5),
+        mark(250, 60, "perfscope.stage:0F0"),  # of the step after the window
+    ]
+    assert works(recorded(tmp_path, rows, [(4, 100, 200), (5, 200, 300)])) == [
+        (4, 0, 0, F, 110, 130),
+        (5, 0, 0, F, 150, 210),
+    ]
+
+
 def test_the_forward_pass_that_opened_the_window_ends_before_the_rank_communicates(tmp_path: Path) -> None:
     rows = [
         compute(102, 20),
