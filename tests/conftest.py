@@ -40,7 +40,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     of_file: dict[str, list[pytest.Item]] = {}
     for item in items:
         of_file.setdefault(item.path.relative_to(_HERE).as_posix(), []).append(item)
-    partly = config.getoption("lf") or any("::" in argument for argument in config.args)
+    partly = config.getoption("lf", False) or any("::" in argument for argument in config.args)
     for marker, file, name in _LISTED:
         named = [item for item in of_file.get(file, []) if name in item.name]
         if file in of_file and not (named or partly):
