@@ -76,7 +76,7 @@ def test_what_a_window_changed_is_said_and_steps_before_it_are_judged(tmp_path: 
     (of_rank,) = analysis.page_faults
     assert of_rank.changed_by_windows and (of_rank.before_windows, of_rank.after_windows) == (3_000, 20)
     finding = churn(analysis)
-    assert finding is not None and "the steps before the first traced window" in finding.text.detail
+    assert finding is not None and "measured before the first traced window" in finding.text.detail
     assert analysis.findings[0] is not finding
 
 
