@@ -20,6 +20,7 @@ from perfscope.analysis.host_idle import host_idle
 from perfscope.analysis.kernels.record import KERNEL_COLUMNS, KernelRecord
 from perfscope.analysis.kernels.streams import STREAM_COLUMNS, StreamRecord, queued
 from perfscope.analysis.layers import LAYER_COLUMNS, LayerRecord, ModelFacts, RankLayers
+from perfscope.analysis.machine.thread_states import ThreadStates
 from perfscope.analysis.mainline import LineRecord
 from perfscope.analysis.missing import Missing, missing_figure
 from perfscope.analysis.pipeline.record import PipelineRecord
@@ -66,6 +67,7 @@ class RankFiles(Struct, frozen=True, kw_only=True):
         parts: by rank, what the same steps hold.
         parameters: layers of the model with their parameters' sizes, in order of registration.
         traces: every traced window.
+        states: by rank, what its main thread was seen to sleep in; from the hosts' samples.
         missing: windows that cannot be read.
         num_windows: traced windows with events.
         num_unmarked: of these, without step marks.
@@ -80,6 +82,7 @@ class RankFiles(Struct, frozen=True, kw_only=True):
     missing: tuple[Missing, ...]
     num_windows: int
     num_unmarked: int
+    states: Mapping[int, ThreadStates] = {}
 
     @property
     def hosts(self) -> dict[int, str]:

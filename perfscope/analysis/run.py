@@ -144,7 +144,7 @@ def analyze_run(source: RunSource) -> RunAnalysis:
         samples_per_step=speed.mean_samples,
     )
     machine, hosts = analyze_machine(source, training)
-    ranks = replace(ranks, results=with_names(ranks.results, thread_states(hosts)))
+    ranks = _with_states(ranks, hosts)
     communication = with_ports(communication, machine.wire if machine is not None else ())
     usual_ns, parallel = step_ns.median if step_ns else None, (pipeline, experts)
     why = analyze_why(source, ranks, comm, usual_ns, (machine, hosts), axis_of_calls(groups), parallel)
@@ -177,6 +177,12 @@ def analyze_run(source: RunSource) -> RunAnalysis:
     analysis = _analysis(source, figures)
     analysis = replace(analysis, traced_ratio=_traced_ratio(figures, analysis), unlike_windows=unlike)
     return with_self_checks(replace(analysis, findings=find(_evidence(source, figures, analysis))))
+
+
+def _with_states(ranks: RankFiles, hosts: Sequence[Host]) -> RankFiles:
+    """What main threads slept in names the time that they were blocked."""
+    states = thread_states(hosts)
+    return replace(ranks, results=with_names(ranks.results, states), states=states)
 
 
 def _parallel(
@@ -355,7 +361,7 @@ def _evidence(source: RunSource, figures: _Figures, analysis: RunAnalysis) -> Ev
         hosts=figures.hosts,
         traced_ratio=analysis.traced_ratio,
         spread_ratio=spread_ratio(list(figures.ranks.steps.values())),
-        states=thread_states(figures.hosts),
+        states=figures.ranks.states,
         other_threads_ns={
             rank: ns
             for rank, parts in figures.ranks.parts.items()

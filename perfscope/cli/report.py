@@ -52,7 +52,8 @@ def command(
       perfscope report trace_rank*.json.gz --html traces.html
     """
     check_outputs(html_file, pdf_file)
-    if are_traces(sources):
+    of_traces = are_traces(sources)
+    if of_traces:
         run_dir = ingested = import_for_now(sources)
     else:
         run_dir = open_run(sources[0] if sources else None).path
@@ -63,7 +64,7 @@ def command(
         return
     report = make_report(ingested)
     write_outputs(report, html_file, pdf_file, as_json=as_json, as_text=as_text or not chosen)
-    if not chosen and are_traces(sources):
+    if not chosen and of_traces:
         click.echo(
             "perfscope: --html FILE and --pdf FILE write the whole report; `perfscope import` keeps a run",
             err=True,
