@@ -28,7 +28,7 @@ from perfscope.rundir.scheme_records import SchemeRecord
 from perfscope.units import format_ns
 from perfscope.vocabulary.axes import Axis
 from perfscope.vocabulary.causes import Cause
-from perfscope.vocabulary.communication import Unattributed
+from perfscope.vocabulary.communication import NoTimes, Unattributed
 from perfscope.vocabulary.figures import Figure
 from perfscope.vocabulary.links import LinkClass, NoLink
 
@@ -178,6 +178,7 @@ class _AxisFacts:
         for cell in cells:
             self._kinds[axes.of(cell.group, cell.collective).name].add((cell.group, cell.collective))
         self._times: dict[str, _Times] = {}
+        self._no_times: dict[str, NoTimes] = dict.fromkeys(self._kinds, NoTimes.ONE_RANK)
 
     def add_times(
         self, collectives: Sequence[CollectiveResult], calls: Mapping[tuple[str, str], float]
@@ -208,6 +209,11 @@ class _AxisFacts:
             for axis, of_axis in times.items()
             if of_axis.num_calls and of_axis.num_calls >= _ENOUGH_MATCHED * all_calls[axis]
         }
+        shared = {axis for axes in axes_of.values() if len(axes) > 1 for axis in axes}
+        self._no_times = {
+            axis: NoTimes.SHARED_CALLS if axis in shared else NoTimes.NOT_MATCHED
+            for axis in self._kinds.keys() - self._times.keys()
+        }
 
     def result(self, axis: str, total: _Total) -> CommByAxis:
         """The axis with these calls."""
@@ -226,6 +232,7 @@ class _AxisFacts:
             busbw_bytes_per_s=times.busbw_bytes_per_s if times else None,
             wait_ns=round(times.wait) if times else None,
             transfer_ns=round(times.transfer) if times else None,
+            no_times=self._no_times.get(axis),
             hidden_ns=total.hidden_ns,
             exposed_ns=total.exposed_ns,
             collectives=dict(total.collectives),

@@ -15,7 +15,7 @@ from perfscope.analysis.buckets import LayerParams
 from perfscope.analysis.comm_record import COMM_COLUMNS, CommRecord
 from perfscope.analysis.communication import LabeledCall
 from perfscope.analysis.device_idle import DeviceIdleRecord
-from perfscope.analysis.experts.record import ExpertRecord
+from perfscope.analysis.experts.record import EXPERT_COLUMNS, ExpertRecord
 from perfscope.analysis.host_idle import host_idle
 from perfscope.analysis.kernels.record import KERNEL_COLUMNS, KernelRecord
 from perfscope.analysis.kernels.streams import STREAM_COLUMNS, StreamRecord, queued
@@ -39,7 +39,12 @@ from perfscope.vocabulary.causes import Cause
 from perfscope.vocabulary.figures import Figure
 
 _COLUMNS = tuple(
-    dict.fromkeys((*bd.DEVICE_COLUMNS, *LAYER_COLUMNS, *COMM_COLUMNS, *KERNEL_COLUMNS, *STREAM_COLUMNS))
+    dict.fromkeys(
+        (
+            *(*bd.DEVICE_COLUMNS, *LAYER_COLUMNS, *COMM_COLUMNS, *KERNEL_COLUMNS),
+            *(*STREAM_COLUMNS, *EXPERT_COLUMNS),
+        )
+    )
 )
 
 

@@ -32,7 +32,7 @@ from perfscope.messages.findings import FindingFacts, FindingText, Subject, find
 from perfscope.messages.findings.confidence import Confidence
 from perfscope.messages.findings.facts import Basis
 from perfscope.rundir.records import RunRecord
-from perfscope.vocabulary.communication import Unattributed
+from perfscope.vocabulary.communication import NoTimes, Unattributed
 from perfscope.vocabulary.findings import FindingKind
 from perfscope.vocabulary.host_activity import HostActivity
 from perfscope.vocabulary.kernels import KernelType
@@ -156,7 +156,7 @@ class CommByAxis(Struct, frozen=True, kw_only=True):
         calls: per rank.
         bytes: S of METRICS §2; None: the trace has no size.
         busbw_bytes_per_s: while data moves, waits not counted; None: no call was matched across ranks.
-        wait_ns: waiting for the last rank to enter; None likewise.
+        wait_ns: waiting for the last rank to enter; None: not known, for the reason `no_times`.
         transfer_ns: what remains of the calls; None likewise.
         hidden_ns: under computation.
         exposed_ns: not under computation.
@@ -174,6 +174,7 @@ class CommByAxis(Struct, frozen=True, kw_only=True):
     busbw_bytes_per_s: float | None
     wait_ns: int | None
     transfer_ns: int | None
+    no_times: NoTimes | None
     hidden_ns: int
     exposed_ns: int
     collectives: Mapping[str, int] = {}

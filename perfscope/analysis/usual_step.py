@@ -113,6 +113,7 @@ def _experts(experts: Experts, factor: float) -> Experts:
             )
             for layer in experts.layers
         ),
+        incomplete=tuple(_scaled(rank, factor, "compute_ns") for rank in experts.incomplete),
     )
 
 

@@ -56,6 +56,7 @@ class Collective(Struct, frozen=True):
     """One call of a collective as far as the trace tells; None = it does not.
 
     in_bytes, out_bytes: of this rank's input and output tensors.
+    in_rows, out_rows: of an all_to_all, the same in rows (extents of the first dimension).
     """
 
     name: str | None = None
@@ -67,6 +68,8 @@ class Collective(Struct, frozen=True):
     peer: int | None = None  # global rank
     group_peer: int | None = None  # the same as a rank within the group
     elements: int | None = None  # of the input, to tell the calls of a CPU backend from each other
+    in_rows: int | None = None
+    out_rows: int | None = None
 
     def filled_from(self, outer: Collective | None) -> Collective:
         """This one, with what it lacks taken from `outer`, unless that is another collective."""
@@ -103,6 +106,8 @@ class Collective(Struct, frozen=True):
 
 
 _SPANS = "gloo:"
+_EXCHANGE = "c10d::alltoall_base_"  # (output, input, ...)
+_EXCHANGE_SPANS = ("gloo:all_to_all",)
 _NCCL_CALLS = "nccl:"
 _FIELDS = tuple(Collective.__struct_fields__)
 
@@ -146,7 +151,35 @@ def from_args(name: str, args: Args) -> Collective:
         collective = _sized_by_shapes(name, collective, args)
     if name in _INPUT or name.startswith(_SPANS):
         collective = replace(collective, elements=_elements(name, args))
-    return collective
+    return _with_rows(name, collective, args) if collective.name == "all_to_all" else collective
+
+
+def _with_rows(name: str, collective: Collective, args: Args) -> Collective:
+    """Rows of an all_to_all: the sum of its splits, or the first dimension of a single input and output."""
+    given, taken = (_sum_of_splits(splits) for splits in (args.in_splits, args.out_splits))
+    shapes = _json(args.dims) if name in (_EXCHANGE, *_EXCHANGE_SPANS) else None
+    rows = [shape[0] if _is_shape(shape) and shape else None for shape in shapes or ()]
+    if name == _EXCHANGE and len(rows) > 1:
+        taken, given = (
+            known if known is not None else row for known, row in zip((taken, given), rows, strict=False)
+        )
+    elif name in _EXCHANGE_SPANS and len(rows) == 1:
+        given = given if given is not None else rows[0]
+    return replace(collective, in_rows=given, out_rows=taken)
+
+
+def _sum_of_splits(raw: msgspec.Raw) -> int | None:
+    """Of `[3, 5]` or `"[3, 5]"`. Without elements the splits are equal; a list that ends in `...` is cut."""
+    splits = _json((_text(raw) or "").encode())
+    return sum(splits) if splits and _is_shape(splits) else None
+
+
+def _json(text: bytes | msgspec.Raw) -> Any:
+    """Decoded; None where it is no JSON."""
+    try:
+        return msgspec.json.decode(bytes(text))
+    except (ValueError, RecursionError):
+        return None
 
 
 def _sized_by_message(collective: Collective, args: Args) -> Collective:

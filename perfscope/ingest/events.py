@@ -43,6 +43,8 @@ class Args(Struct, gc=False, frozen=True):
     labels: Raw = _ABSENT  # of a process, in metadata
     title: Raw = field(default=_ABSENT, name="name")  # likewise
     target_rank: Raw = field(default=_ABSENT, name="Dst Rank")
+    in_splits: Raw = field(default=_ABSENT, name="In split size")
+    out_splits: Raw = field(default=_ABSENT, name="Out split size")
 
 
 NO_ARGS = Args()

@@ -26,7 +26,10 @@ from perfscope.rundir.schema import KINDS, PHASES, TIMELINE
 Ints = npt.NDArray[np.int64]
 _WORD_COLUMNS = [field.name for field in TIMELINE if pa.types.is_dictionary(field.type)]
 _ORDERED_COLUMNS = {"start_ns": "DELTA_BINARY_PACKED", "launch_ns": "DELTA_BINARY_PACKED"}
-_COMM_COLUMNS = ("collective", "group", "group_size", "in_bytes", "out_bytes", "dtype", "peer", "seq")
+_COMM_COLUMNS = (
+    *("collective", "group", "group_size", "in_bytes", "out_bytes", "in_rows", "out_rows"),
+    *("dtype", "peer", "seq"),
+)
 
 
 class TimelineFile:
@@ -172,6 +175,8 @@ class TimelineFile:
                     collective.name,
                     collective.group,
                     *sizes,
+                    collective.in_rows,
+                    collective.out_rows,
                     collective.dtype,
                     collective.peer,
                     self._counts[key],

@@ -72,6 +72,7 @@ _WHAT = {
     Figure.CLOCK_JUMP: "times of {host} across a jump of its clock",
     Figure.PIPELINE: "stages and microbatches of the pipeline",
     Figure.EXPERTS: "tokens of experts",
+    Figure.EXPERT_IMBALANCE: "imbalance of experts and what it costs",
     Figure.REPLAY: "replay of window {window}",
     Figure.WHAT_IFS: "what-ifs",
     Figure.PARALLEL_EFFICIENCY: "parallel efficiency",
@@ -147,6 +148,7 @@ _WHY = {
     "per step: {reasons}",
     Cause.NO_EXPERT_SPLITS: "the traces have no sizes of all-to-all calls that come in pairs in a layer, "
     "alike on all ranks of a group",
+    Cause.EXPERTS_NOT_TRACED: "not all ranks of their process groups were traced",
     Cause.NO_STAGE_MARKS: "the traces do not say which stage works on which microbatch",
     Cause.STAGES_INCOMPLETE: "in no traced step did every stage of a pipeline work once on every microbatch, "
     "by the marks of all its ranks",

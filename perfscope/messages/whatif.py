@@ -125,10 +125,11 @@ def ideal_bubble(measured_ratio: float, balanced_ratio: float) -> WhatIfText:
 
 
 def equal_experts(most: int, layer: str, imbalance: float) -> WhatIfText:
-    """`most`: rank whose experts have the most tokens in `layer`, `imbalance` times the mean rank's."""
+    """`most`: rank whose experts have the most tokens in `layer` ("": any), `imbalance` times the mean's."""
+    place = f"in {layer}, " if layer else ""
     return WhatIfText(
         "experts balanced",
-        f"in {layer}, the most loaded rank has {imbalance:.2f} times the mean number of tokens; over all "
+        f"{place}the most loaded rank has {imbalance:.2f} times the mean number of tokens; over all "
         f"steps that is rank {most}",
     )
 

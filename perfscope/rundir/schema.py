@@ -58,6 +58,8 @@ TIMELINE = pa.schema(
         ("group_size", pa.int32()),
         ("in_bytes", pa.int64()),  # per-rank input tensor bytes
         ("out_bytes", pa.int64()),  # per-rank output tensor bytes
+        ("in_rows", pa.int64()),  # all_to_all: rows (tokens, of experts) that this rank sends
+        ("out_rows", pa.int64()),  # and gets; null = the trace does not say
         ("dtype", _WORD),
         ("peer", pa.int32()),  # point to point: the other global rank
         ("seq", pa.int32()),  # k-th collective of this (group, collective) in this rank and window

@@ -67,6 +67,7 @@ class Cause(str, Enum):
     LAYERS_NOT_DETERMINED = "layers_not_determined"
     NO_LAYER_TENSORS = "no_layer_tensors"
     NO_EXPERT_SPLITS = "no_expert_splits"
+    EXPERTS_NOT_TRACED = "experts_not_traced"
     NO_STAGE_MARKS = "no_stage_marks"
     STAGES_INCOMPLETE = "stages_incomplete"
 

@@ -1,4 +1,4 @@
-"""Process groups without a name, and why exposed communication belongs to no layer."""
+"""Process groups without a name, and why communication has no layer, or no wait and transfer."""
 
 from enum import Enum
 
@@ -24,3 +24,13 @@ class Unattributed(str, Enum):
     NO_STAGES = "no_stages"  # a send or receive that is not known to be between pipeline stages
 
     __str__ = str.__str__  # Python 3.11 and 3.12 differ in how they format a mixed-in enum
+
+
+class NoTimes(str, Enum):
+    """Why waits and transfers of an axis are not known. The value is the code in the JSON report."""
+
+    ONE_RANK = "one_rank"  # they take the calls of several ranks, and these are one rank's
+    SHARED_CALLS = "shared_calls"  # calls of its kind on its group are of another axis, too
+    NOT_MATCHED = "not_matched"  # calls that are missing on some rank
+
+    __str__ = str.__str__

@@ -57,6 +57,7 @@ class Figure(str, Enum):
     # What is computed from several ranks.
     PIPELINE = "pipeline"
     EXPERTS = "experts"
+    EXPERT_IMBALANCE = "expert_imbalance"
     REPLAY = "replay"
     WHAT_IFS = "what_ifs"
     PARALLEL_EFFICIENCY = "parallel_efficiency"

@@ -26,7 +26,7 @@ from perfscope.analysis.study.results import PARTS, RunEntry
 from perfscope.rundir.records import rank_record
 from perfscope.rundir.scheme_records import BenchRecord
 from perfscope.rundir.typed import read_as
-from perfscope.vocabulary.communication import Unattributed
+from perfscope.vocabulary.communication import NoTimes, Unattributed
 from perfscope.vocabulary.findings import FindingKind
 from tests.support.records import run_record
 from tests.support.stated_finding import stated
@@ -181,6 +181,7 @@ def communication(**exposed_ms: float) -> Communication:
                 busbw_bytes_per_s=None,
                 wait_ns=None,
                 transfer_ns=None,
+                no_times=NoTimes.NOT_MATCHED,
                 hidden_ns=0,
                 exposed_ns=value,
             )

@@ -4,6 +4,10 @@ Calls come in pairs: one gives the tokens to the ranks of their experts, the nex
 results back. So what a rank sends in the second is what its experts were given. In the backward pass it is
 the same with gradients. Between the two the rank computes; in the second, ranks wait for the last one.
 
+Where a trace has the rows of a call's input and output (its splits), the second call must give back what the
+first one brought; calls whose layer is not known are taken for experts only then. Of a group whose ranks were
+not all traced, the tokens of the others are known.
+
 Time of the experts by tokens is a line a + b n, fitted to all pairs of a layer and phase. With n the same on
 all ranks, a rank would take b (n - mean) less; the pair is shorter by how much earlier the last rank is done.
 """
@@ -14,11 +18,11 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, to_builtins
 
 from perfscope.analysis.clocks.fit import ClockFit
 from perfscope.analysis.experts.record import Exchange, ExpertGroup, ExpertRecord
-from perfscope.analysis.experts.results import ExpertLayer, ExpertRank, Experts
+from perfscope.analysis.experts.results import ExpertLayer, ExpertRank, Experts, TracedRank
 from perfscope.analysis.intervals import Int64
 from perfscope.analysis.missing import Missing, missing_figure
 from perfscope.vocabulary.causes import Cause
@@ -26,7 +30,10 @@ from perfscope.vocabulary.figures import Figure
 
 
 class _Pair(Struct, frozen=True, kw_only=True, eq=False):
-    """Tokens there and results back; arrays of shape (ranks,), ns of the reference clock."""
+    """Tokens there and results back; arrays of shape (ranks,), ns of the reference clock.
+
+    `is_uneven`: some rank's experts are given more than another's. `is_whole`: all ranks were traced.
+    """
 
     layer: str
     is_backward: bool
@@ -35,6 +42,8 @@ class _Pair(Struct, frozen=True, kw_only=True, eq=False):
     sent: Int64
     num_bytes: Int64
     rows: tuple[int | None, ...]
+    is_uneven: bool
+    is_whole: bool
 
     @property
     def compute(self) -> Int64:
@@ -60,26 +69,31 @@ def analyze_experts(
         pairs += found
         if found:
             steps |= {(window, call.step) for calls in of_rank.values() for call in calls}
-    is_uneven = any(len(np.unique(pair.num_bytes)) > 1 for pair in pairs)
-    if not pairs or not (is_uneven or is_expected):
+    if not pairs or not (is_expected or any(pair.is_uneven for pair in pairs)):
         missing = (missing_figure(Figure.EXPERTS, Cause.NO_EXPERT_SPLITS),) if is_expected else ()
         return None, missing
     by_layer: dict[str, list[_Pair]] = defaultdict(list)
     for pair in pairs:
         by_layer[pair.layer].append(pair)
-    layers = [_layer(layer, of_layer, len(steps)) for layer, of_layer in by_layer.items()]
-    return Experts(
-        layers=tuple(sorted(layers, key=lambda layer: (-layer.saved_ns, layer.layer))), num_steps=len(steps)
-    ), ()
+    layers, incomplete = list[ExpertLayer](), list[TracedRank]()
+    for layer, of_layer in sorted(by_layer.items()):
+        if all(pair.is_whole for pair in of_layer):
+            layers.append(_layer(layer, of_layer, len(steps)))
+        else:
+            ranks = map(to_builtins, _ranks(of_layer, len(steps)))
+            incomplete += [TracedRank(layer=layer, **rank) for rank in ranks]
+    layers.sort(key=lambda layer: -layer.saved_ns)
+    experts = Experts(layers=tuple(layers), incomplete=tuple(incomplete), num_steps=len(steps))
+    no_balance = (missing_figure(Figure.EXPERT_IMBALANCE, Cause.EXPERTS_NOT_TRACED),) if incomplete else ()
+    return experts, no_balance
 
 
 def _pairs(
     group: ExpertGroup, of_rank: Mapping[int, Sequence[Exchange]], hosts: Mapping[int, str], clocks: ClockFit
 ) -> list[_Pair]:
-    """Pairs of one group and window; none of calls that are not alike on all its ranks."""
+    """Pairs of one group and window; none of calls that are not alike on its traced ranks."""
     ranks = tuple(sorted(of_rank))
-    if len(ranks) < 2 or (group.members and set(group.members) != set(ranks)):
-        return []
+    is_whole = len(ranks) > 1 and len(ranks) == (group.size or len(ranks))
     calls: dict[tuple[int, str, bool], list[list[Exchange]]] = defaultdict(list)
     for key in {(call.step, call.layer, call.is_backward) for of_one in of_rank.values() for call in of_one}:
         for rank in ranks:
@@ -90,8 +104,11 @@ def _pairs(
             continue
         for turn in range(0, len(mine[0]), 2):
             there, back = [of_one[turn] for of_one in mine], [of_one[turn + 1] for of_one in mine]
-            if sum(call.sent_bytes for call in there) != sum(call.sent_bytes for call in back):
+            returns = {call.returns(first) for first, call in zip(there, back, strict=True)}
+            is_same = sum(call.sent_bytes for call in there) == sum(call.sent_bytes for call in back)
+            if False in returns or (None in returns and (not layer or not is_whole or not is_same)):
                 continue  # what goes back is not what came: no tokens
+            sizes = [call.sent_bytes for call in back]
             on_hosts = [hosts.get(rank, "") for rank in ranks]
             pairs.append(
                 _Pair(
@@ -100,8 +117,10 @@ def _pairs(
                     ranks=ranks,
                     arrived=_on_reference([call.end_ns for call in there], on_hosts, clocks),
                     sent=_on_reference([call.start_ns for call in back], on_hosts, clocks),
-                    num_bytes=np.array([call.sent_bytes for call in back], dtype=np.int64),
+                    num_bytes=np.array(sizes, dtype=np.int64),
                     rows=tuple(call.rows for call in back),
+                    is_uneven=len(set(sizes)) > 1 or any(call.is_uneven for call in back),
+                    is_whole=is_whole,
                 )
             )
     return pairs
@@ -129,7 +148,7 @@ def _layer(layer: str, pairs: Sequence[_Pair], num_steps: int) -> ExpertLayer:
     imbalances = [pair.num_bytes.max() / pair.num_bytes.mean() for pair in forward if pair.num_bytes.any()]
     return ExpertLayer(
         layer=layer,
-        ranks=_ranks(pairs, forward, num_steps),
+        ranks=_ranks(pairs, num_steps),
         imbalance=float(np.mean(imbalances)) if imbalances else 1.0,
         wait_ns=round(wait / num_steps),
         saved_ns=round(saved / num_steps),
@@ -147,11 +166,13 @@ def _ns_per_byte(pairs: Sequence[_Pair]) -> float:
     return max(float((deviation * time).sum()) / spread, 0.0) if spread else 0.0
 
 
-def _ranks(pairs: Sequence[_Pair], forward: Sequence[_Pair], num_steps: int) -> tuple[ExpertRank, ...]:
+def _ranks(pairs: Sequence[_Pair], num_steps: int) -> tuple[ExpertRank, ...]:
     num_bytes: dict[int, int] = defaultdict(int)
     rows: dict[int, list[int | None]] = defaultdict(list)
     compute: dict[int, int] = defaultdict(int)
-    for pair in forward:
+    for pair in pairs:
+        if pair.is_backward:
+            continue
         for rank, size, tokens in zip(pair.ranks, pair.num_bytes.tolist(), pair.rows, strict=True):
             num_bytes[rank] += size
             rows[rank].append(tokens)

@@ -16,10 +16,17 @@ from perfscope.vocabulary.communication import DEFAULT_GROUP
 
 _ALL_TO_ALL = "all_to_all"
 _INTEGERS = ("int", "long", "short", "uint", "bool")  # numbers of tokens, not tokens
+EXPERT_COLUMNS = ("in_rows", "out_rows")  # beside those that describe communication
 
 
 class Exchange(NamedTuple):
-    """One all-to-all of one rank; ns of its own clock. `rows`: that it sent, None: not marked."""
+    """One all-to-all of one rank; ns of its own clock.
+
+    Attributes:
+        layer: "": the trace has no layer of it.
+        rows: that it sent; None: neither the trace nor a mark says it.
+        received: rows; None: the trace does not say it.
+    """
 
     step: int
     layer: str
@@ -28,13 +35,28 @@ class Exchange(NamedTuple):
     end_ns: int
     sent_bytes: int
     rows: int | None
+    received: int | None
+
+    def returns(self, there: Exchange) -> bool | None:
+        """Whether this call sends back what the rank got, and gets back what it sent, in `there`.
+
+        None: the rows of one of them are not known.
+        """
+        rows = (self.rows, self.received, there.received, there.rows)
+        return None if None in rows else rows[:2] == rows[2:]
+
+    @property
+    def is_uneven(self) -> bool:
+        """Whether the rank sends more or fewer rows than it gets: the loads of experts differ."""
+        return self.rows is not None and self.received not in (None, self.rows)
 
 
 class ExpertGroup(NamedTuple):
-    """A process group; `members` (): not known."""
+    """A process group; `members` () and `size` 0: not known."""
 
     name: str
     members: tuple[int, ...]
+    size: int
 
 
 class ExpertRecord(Struct):
@@ -55,7 +77,7 @@ class ExpertRecord(Struct):
         """Takes in one window.
 
         Args:
-            table: columns of schema.TIMELINE that describe communication.
+            table: columns of schema.TIMELINE that describe communication, and EXPERT_COLUMNS.
             spans: the same rows.
             rank, window: whose.
             members: process group name -> ranks, where that is known.
@@ -70,23 +92,28 @@ class ExpertRecord(Struct):
             words(table, column) for column in ("layer", "group", "dtype")
         )
         step, sizes = owning_step(table), whole_numbers(table, "in_bytes")
-        launch = whole_numbers(table, "launch_ns")
+        launch, group_size = (whole_numbers(table, column) for column in ("launch_ns", "group_size"))
+        sent, received = (whole_numbers(table, column) for column in EXPERT_COLUMNS)
         marks = _Rows(table, spans)
-        chosen = np.flatnonzero(is_call & (step >= 0) & (layer >= 0) & (sizes >= 0))
+        chosen = np.flatnonzero(is_call & (step >= 0) & ((layer >= 0) | (received >= 0)) & (sizes >= 0))
         for row in chosen[np.argsort(spans.start[chosen], kind="stable")].tolist():
             if dtype[row] >= 0 and dtypes[dtype[row]].lower().startswith(_INTEGERS):
                 continue
             name = groups[group[row]] if group[row] >= 0 else DEFAULT_GROUP
             call = Exchange(
                 step=int(step[row]),
-                layer=layers[layer[row]],
+                layer=layers[layer[row]] if layer[row] >= 0 else "",
                 is_backward=bool(spans.phase[row] == BACKWARD),
                 start_ns=int(spans.start[row]),
                 end_ns=int(spans.end[row]),
                 sent_bytes=int(sizes[row]),
-                rows=marks.before(int(launch[row]) if launch[row] >= 0 else int(spans.start[row])),
+                rows=int(sent[row])
+                if sent[row] >= 0
+                else marks.before(int(launch[row]) if launch[row] >= 0 else int(spans.start[row])),
+                received=int(received[row]) if received[row] >= 0 else None,
             )
-            key = window, ExpertGroup(name, members.get(name, ()))
+            ranks = members.get(name, ())
+            key = window, ExpertGroup(name, ranks, max(int(group_size[row]), len(ranks), 0))
             self.calls[key].setdefault(rank, []).append(call)
 
 

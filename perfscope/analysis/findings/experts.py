@@ -15,7 +15,7 @@ UNEQUAL = 1.1  # most loaded rank over the mean from which on loads differ notab
 def unequal(evidence: Evidence) -> Finding | None:
     """Ranks that have more tokens for their experts than others."""
     experts, what_if = evidence.experts, evidence.what_ifs.of(EQUAL_EXPERTS)
-    if experts is None or what_if is None or experts.layers[0].imbalance < UNEQUAL:
+    if experts is None or what_if is None or not experts.layers or experts.layers[0].imbalance < UNEQUAL:
         return None
     worst = experts.layers[0]
     return Finding(
@@ -28,6 +28,6 @@ def unequal(evidence: Evidence) -> Finding | None:
         ),
         gain_ns=what_if.gain_ns,
         gain_ratio=what_if.gain_ratio,
-        layer=worst.layer,
+        layer=worst.layer or None,
         rank=what_if.rank,
     )

@@ -64,7 +64,11 @@ def _has_more_tokens(evidence: Evidence, slow: Slow) -> bool:
     A rank as fast as the others would then not help as much as it seems: the tokens have to go somewhere.
     """
     layers = evidence.experts.layers if evidence.experts is not None else ()
-    return any(_explains(layer, slow) for layer in layers if f"{slow.layer}.".startswith(f"{layer.layer}."))
+    return any(_explains(layer, slow) for layer in layers if _is_in(slow.layer, layer.layer))
+
+
+def _is_in(layer: str | None, outer: str) -> bool:
+    return outer != "" and f"{layer}.".startswith(f"{outer}.")
 
 
 def _explains(layer: ExpertLayer, slow: Slow) -> bool:

@@ -74,7 +74,7 @@ def _of_pipeline(pipeline: Pipeline | None) -> list[_Question]:
 
 
 def _of_experts(experts: Experts | None) -> list[_Question]:
-    if experts is None:
+    if experts is None or not experts.layers:
         return []
     worst = experts.layers[0]
     most = max(worst.ranks, key=lambda rank: rank.bytes).rank

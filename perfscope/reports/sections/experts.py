@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from perfscope import units
-from perfscope.analysis.experts.results import ExpertLayer, Experts
+from perfscope.analysis.experts.results import ExpertLayer, ExpertRank, Experts, TracedRank
 from perfscope.analysis.results import RunAnalysis
 from perfscope.reports.display import visible
 from perfscope.reports.model import Column, Section, Table, Unit
@@ -14,16 +14,18 @@ def experts_section(analysis: RunAnalysis) -> Section | None:
     experts = analysis.experts
     if experts is None:
         return None
-    return Section(
-        id="experts", title="Experts", lead=_lead(experts), blocks=(_layers(experts), _ranks(experts))
-    )
+    blocks = (_layers(experts), _ranks(experts)) if experts.layers else (_ranks(experts),)
+    return Section(id="experts", title="Experts", lead=_lead(experts), blocks=blocks)
 
 
 def _lead(experts: Experts) -> str:
+    if not experts.layers:
+        return "Not all ranks of the experts' process groups were traced: only the tokens of those that were."
     worst = max(experts.layers, key=lambda layer: layer.imbalance)
     wait = sum(layer.wait_ns for layer in experts.layers)
+    place = f"In layer {visible(worst.layer)}, the" if worst.layer else "The"
     return (
-        f"In layer {visible(worst.layer)}, the most loaded rank has {worst.imbalance:.2f} times the tokens "
+        f"{place} most loaded rank has {worst.imbalance:.2f} times the tokens "
         f"of the mean rank. Ranks wait {units.format_ns(wait)} per step on average until the experts of the "
         f"last rank are done; with equal loads the step would be {units.format_ns(experts.saved_ns)} shorter."
     )
@@ -65,6 +67,10 @@ def _most(layer: ExpertLayer) -> int:
 
 
 def _ranks(experts: Experts) -> Table:
+    ranks: list[tuple[str, ExpertRank | TracedRank]] = [
+        *((layer.layer, rank) for layer in experts.layers for rank in layer.ranks),
+        *((rank.layer, rank) for rank in experts.incomplete),
+    ]
     return Table(
         id="experts-ranks",
         title="Experts of each rank, per step",
@@ -76,9 +82,7 @@ def _ranks(experts: Experts) -> Table:
             Column(key="compute", title="Compute", unit=Unit.TIME, primary=True),
         ),
         rows=tuple(
-            (visible(layer.layer), rank.rank, rank.tokens, rank.bytes, rank.compute_ns)
-            for layer in experts.layers
-            for rank in layer.ranks
+            (visible(layer), rank.rank, rank.tokens, rank.bytes, rank.compute_ns) for layer, rank in ranks
         ),
         terminal_rows=8,
         terminal_title=True,
