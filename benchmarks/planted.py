@@ -29,7 +29,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,12 @@ HYBRID = "hybrid.py"
 PERFSCOPE = (sys.executable, "-m", "perfscope")
 # Several windows, whatever they cost: the first one falls into the warm-up of a training as short as this.
 RECORDING = ("--ceilings", "off", "--overhead", "0.5", "--windows", "6")
+# glibc gives memory back to the kernel and maps it again in every step, or not, by chance.
+KEEPS_HEAP = {
+    "MALLOC_TOP_PAD_": str(2**26),
+    "MALLOC_TRIM_THRESHOLD_": str(2**30),
+    "MALLOC_MMAP_THRESHOLD_": str(2**30),
+}
 BUSY_CPUS = 0.25  # used by others: such a run says little
 
 
@@ -50,6 +56,7 @@ class Setup:
         cluster: SPEC of the emulated cluster, "" = this machine.
         threads: of each rank.
         cpus: the control group's quota, 0 = none.
+        keeps_heap: the C library keeps what is freed, so that page faults take no part of the step.
     """
 
     program: str = "train.py"
@@ -58,6 +65,8 @@ class Setup:
     neighbour: bool = False
     threads: int = 1
     cpus: float = 0.0
+    ranks: int = 2
+    keeps_heap: bool = True
 
     def command(self) -> list[str]:
         training = [str(PROGRAMS / self.program), *self.arguments]
@@ -70,7 +79,7 @@ class Setup:
             "torch.distributed.run",
             "--standalone",
             "--nproc-per-node",
-            "2",
+            str(self.ranks),
             *training,
         ]
 
@@ -139,15 +148,21 @@ CAUSES = {
     "disturbed": Cause(
         planted=Setup(arguments=LONGER, neighbour=True), removed=CLEAN, what_if="", of_mean=True
     ),
-    "imbalance": Cause(planted=_plant("imbalance"), removed=CLEAN, what_if="perfect_balance"),
+    "imbalance": Cause(planted=_plant("imbalance"), removed=_plant("even"), what_if="perfect_balance"),
     "lock": Cause(planted=_plant("lock"), removed=CLEAN, finding="host_blocked"),
-    "gil": Cause(planted=Setup(arguments=("--plant", "gil")), removed=Setup(), finding="host_blocked"),
+    "gil": Cause(
+        planted=Setup(arguments=("--plant", "gil"), ranks=1), removed=Setup(ranks=1), finding="host_blocked"
+    ),
     "logging": Cause(planted=_plant("logging"), removed=CLEAN, finding="host_blocked"),
     "garbage": Cause(planted=_plant("garbage"), removed=CLEAN, finding="garbage_collection"),
-    "allocation": Cause(planted=_plant("allocation"), removed=CLEAN, finding="page_fault_churn"),
+    "allocation": Cause(
+        planted=replace(_plant("allocation"), keeps_heap=False), removed=CLEAN, finding="page_fault_churn"
+    ),
     "checkpoint": Cause(planted=_plant("checkpoint"), removed=CLEAN, of_mean=True),
     "evaluation": Cause(planted=_plant("evaluation"), removed=CLEAN, of_mean=True),
-    "major_faults": Cause(planted=_plant("major_faults"), removed=CLEAN, finding="page_fault_churn"),
+    "major_faults": Cause(
+        planted=_plant("major_faults"), removed=CLEAN, what_if="no_idle", finding="host_blocked"
+    ),
     "oversubscribed": Cause(planted=Setup(threads=4), removed=Setup(threads=1)),
     "throttled": Cause(planted=Setup(arguments=("--pin",), cpus=1.0), removed=CLEAN, finding="disturbed"),
 }
@@ -257,7 +272,7 @@ def _all(setups: list[Setup], repeats: int, out: Path) -> dict[Setup, list[dict[
 def _train(setup: Setup, folder: Path) -> dict[str, Any]:
     """Trains and reads the report. `busy`: CPUs that others used meanwhile."""
     command = [*PERFSCOPE, "run", *RECORDING, "--force", "-o", str(folder), "--", *setup.command()]
-    env = {**os.environ, "OMP_NUM_THREADS": str(setup.threads)}
+    env = {**os.environ, "OMP_NUM_THREADS": str(setup.threads), **(KEEPS_HEAP if setup.keeps_heap else {})}
     began, used, own = time.monotonic(), _busy_s(), _children_s()
     with _neighbour() if setup.neighbour else _quota(setup.cpus) if setup.cpus else _nobody():
         done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)

@@ -12,7 +12,8 @@ torchrun --standalone --nproc-per-node 2 benchmarks/planted/train.py --pipeline 
     imbalance[:TIMES]          a rank, another one in each step, computes layer SLOW_LAYER so often more (12)
     lock[:MS]                  a thread holds a lock for so long per step that the training thread needs (30)
     gil[:THREADS]              so many threads compute in Python (1)
-    logging[:LINES]            so many lines are written and synchronized to disk in each step (20)
+    even[:TIMES]               every rank computes layer SLOW_LAYER so often more in each step (6)
+    logging[:LINES]            so many lines are written and synchronized to disk in each step (60)
     garbage[:OBJECTS]          the garbage of each step is collected, beside so many thousand objects (300)
     allocation[:MB]            so much memory is allocated from the kernel and given back in each step (96)
     checkpoint[:MB]            a checkpoint of so much is written every 10 steps (400)
@@ -57,7 +58,8 @@ DEFAULTS = {
     "imbalance": 12.0,
     "lock": 30.0,
     "gil": 1.0,
-    "logging": 20.0,
+    "even": 6.0,
+    "logging": 60.0,
     "garbage": 300.0,
     "allocation": 96.0,
     "checkpoint": 400.0,
@@ -255,6 +257,8 @@ def train_replicas(args: argparse.Namespace, cause: str, strength: float) -> Non
     for step, (images, labels) in enumerate(batches(args.steps, BATCH, wait_s)):
         if cause == "imbalance" and isinstance(block, Block):
             block.times = round(strength) if step % dist.get_world_size() == dist.get_rank() else 0
+        elif cause == "even" and isinstance(block, Block):
+            block.times = round(strength)
         loss = nn.functional.cross_entropy(replica(images), labels)
         optimizer.zero_grad()
         loss.backward()
@@ -310,7 +314,7 @@ def main() -> None:
     if args.pin:
         cpus = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, {cpus[int(os.environ["LOCAL_RANK"]) % len(cpus)]})
-    torch.set_num_threads(1)
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     dist.init_process_group("gloo")
     torch.manual_seed(0)
     train = train_pipeline if args.pipeline else train_replicas

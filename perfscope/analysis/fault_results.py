@@ -16,6 +16,7 @@ class RankFaults(Struct, frozen=True, kw_only=True):
         system_ns: CPU time of all threads in the kernel.
         thread_minor_faults: of the thread that trains; None: not recorded.
         thread_system_ns: of the thread that trains; None likewise.
+        num_steps: that these means are of.
         cost_ratio: share of the step that the thread's page faults cost at most; None: not known.
         before_windows: median minor faults per step before the first window; None: too few steps.
         after_windows: likewise after it.
@@ -30,6 +31,7 @@ class RankFaults(Struct, frozen=True, kw_only=True):
     system_ns: float
     thread_minor_faults: float | None
     thread_system_ns: float | None
+    num_steps: int
     cost_ratio: float | None
     before_windows: float | None
     after_windows: float | None

@@ -21,6 +21,9 @@ from perfscope.analysis.whole_run.steps import StepParts
 from perfscope.vocabulary.host_activity import HostActivity
 from perfscope.vocabulary.run_parts import RunPart
 
+_NEVER_COMMUNICATION = (HostActivity.FILES, HostActivity.SLEEP)
+_FEWEST_READINGS = 3  # of an activity that count as more than chance
+
 
 def host_idle(breakdown: Breakdown | None, parts: StepParts) -> tuple[HostIdle, ...] | None:
     """Per mean analyzed step; adds up to `breakdown.idle` exactly, the longest first.
@@ -82,20 +85,17 @@ def with_names(results: Sequence[RankResult], states: Mapping[int, ThreadStates]
     return tuple(
         result
         if result.host_idle is None or result.breakdown_ns is None or result.rank not in states
-        else replace(
-            result, host_idle=_named(result.host_idle, result.breakdown_ns, states[result.rank].ratios)
-        )
+        else replace(result, host_idle=_named(result.host_idle, result.breakdown_ns, states[result.rank]))
         for result in results
     )
 
 
-def _named(
-    idle: Sequence[HostIdle], breakdown: Breakdown, ratios: Mapping[HostActivity, float]
-) -> tuple[HostIdle, ...]:
+def _named(idle: Sequence[HostIdle], breakdown: Breakdown, states: ThreadStates) -> tuple[HostIdle, ...]:
     """Communication waits for other threads and sockets, loaders for pipes: that much of the readings is not
-    of idle time.
+    of idle time. Neither waits for files or sleeps for a time: what was seen of that is idle time, also where
+    the time that the thread slept says less, of which all communication is taken to be a part.
     """
-    seen = {activity: ratio * breakdown.step for activity, ratio in ratios.items()}
+    seen = {activity: ratio * breakdown.step for activity, ratio in states.ratios.items()}
     for activities, ns in (
         ((HostActivity.PIPES, HostActivity.LOCK), breakdown.input_wait),
         ((HostActivity.LOCK, HostActivity.PIPES), breakdown.exposed_comm),
@@ -108,6 +108,14 @@ def _named(
                 left -= taken
     entries = {entry.kind: entry.ns for entry in idle}
     blocked, total = entries.pop(HostActivity.BLOCKED, 0), sum(seen.values())
+    certain = sum(
+        seen[activity]
+        for activity in _NEVER_COMMUNICATION
+        if states.ratios.get(activity, 0.0) * states.num_readings >= _FEWEST_READINGS
+    )
+    more = min(max(round(certain) - blocked, 0), entries.get(HostActivity.UNTRACED, 0))
+    if more:
+        blocked, entries[HostActivity.UNTRACED] = blocked + more, entries[HostActivity.UNTRACED] - more
     left = blocked
     for activity in sorted(seen, key=lambda kind: -seen[kind]):
         # More than was seen of it is not known to be of it.

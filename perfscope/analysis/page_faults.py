@@ -48,6 +48,7 @@ def _of_rank(rank: int, parts: StepParts) -> RankFaults | None:
         system_ns=_mean(parts.used["system_ns"], chosen) or 0.0,
         thread_minor_faults=_mean(parts.used["thread_minor_faults"], chosen),
         thread_system_ns=_mean(parts.used["thread_system_ns"], chosen),
+        num_steps=int(chosen.sum()),
         cost_ratio=_cost_ratio(parts, chosen),
         before_windows=before,
         after_windows=after,

@@ -63,6 +63,8 @@ def confidence(evidence: Evidence, finding: Finding) -> Confidence:
     """Of one finding."""
     if finding.id in _RECORDED:
         return Confidence(level=Level.HIGH)
+    if finding.id is Kind.PAGE_FAULT_CHURN:
+        return _of_all_steps(evidence, finding, min(faults.num_steps for faults in evidence.page_faults))
     if finding.id in _ALWAYS_ON | _PLACED or not evidence.traced:
         return _of_all_steps(evidence, finding)
     if finding.id is Kind.INPUT_BOUND:
@@ -73,8 +75,10 @@ def confidence(evidence: Evidence, finding: Finding) -> Confidence:
     return _of_traced(evidence, finding)
 
 
-def _of_all_steps(evidence: Evidence, finding: Finding) -> Confidence:
+def _of_all_steps(evidence: Evidence, finding: Finding, num_steps: int | None = None) -> Confidence:
+    """`num_steps`: that the finding rests on, where these are not all that were counted."""
     steps = evidence.step_ns.count / max(len(evidence.ranks), 1) if evidence.step_ns is not None else 0
+    steps = steps if num_steps is None else num_steps
     reasons = [] if finding.id in _PLACED else _at_most(Doubt.FEW_STEPS, steps, FEW_TIMED)
     if finding.gain_ratio is None:
         reasons.append(Reason(doubt=Doubt.NOT_MEASURED, level=Level.MEDIUM, value=None))

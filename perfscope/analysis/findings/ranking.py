@@ -35,6 +35,7 @@ from perfscope.analysis.findings.symptoms import with_symptoms
 from perfscope.analysis.results import Finding
 from perfscope.messages.findings.machine import Disturbed
 from perfscope.messages.findings.page_faults import PageFaultChurn
+from perfscope.messages.findings.step import ThreadBlocked
 from perfscope.vocabulary.findings import COMMUNICATION, GAPS, FindingKind
 
 NOTABLE = 0.05  # a cause below this share of the step is not worth a finding beside the verdict
@@ -137,12 +138,13 @@ def _server_first(findings: list[Finding]) -> list[Finding]:
 def _leads(evidence: Evidence, finding: Finding) -> bool:
     """Whether a removable cause is worth standing first.
 
-    Gaps without work never go away whole: they lead only where they weigh against the computation.
+    Gaps without work never go away whole: they lead only where they weigh against the computation. What a
+    thread sleeps in can be removed.
     """
     gain = _gain(finding)
     if isinstance(finding.facts, PageFaultChurn) and finding.facts.num_after is not None:
         return False  # drawn from the few steps before the first window
-    if finding.id in GAPS:
+    if finding.id in GAPS and not isinstance(finding.facts, ThreadBlocked):
         return gain >= max(IDLE, AGAINST_COMPUTE * evidence.mean("compute") / evidence.step)
     return gain > REMOVABLE
 

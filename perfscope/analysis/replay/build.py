@@ -32,7 +32,10 @@ from perfscope.analysis.replay.program import Cells, Events, Float, Index, Progr
 
 MIN_WAIT_NS = 100_000  # exposed time that counts as waiting however long the call is
 MIN_SHARE = 0.2  # of the call's own time from which a shorter one does
-_LATE_NS = 2_500_000  # a backend may write a call's end down that long after the one who waited went on
+# A backend may write a call's end down so long after the line that waited went on, whose CPU its thread may
+# need; or a tenth of the wait later, where that is longer.
+_LATE_NS = 2_500_000
+_LATE_SHARE = 10
 _QUEUED_NS = 50_000  # how soon after its lane became free a queued call begins
 _MARK = -1
 
@@ -329,7 +332,7 @@ def _ends_it(a: Int64, b: Int64, asked: Int64, leave: Int64) -> Index:
     """
     order = np.argsort(leave, kind="stable")
     leave, asked = leave[order], asked[order]
-    late = np.minimum((b - a) // 2, np.maximum(_LATE_NS, (b - a) // 100))
+    late = np.minimum((b - a) // 2, np.maximum(_LATE_NS, (b - a) // _LATE_SHARE))
     after = np.searchsorted(leave, b, side="right")
     best, distance = np.full(len(a), -1), np.full(len(a), np.iinfo(np.int64).max)
     for way, begin in ((-1, after - 1), (1, after)):

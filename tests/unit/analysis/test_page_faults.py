@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from perfscope.analysis.findings.symptoms import SEVERE
 from perfscope.analysis.results import Finding, RunAnalysis
 from perfscope.analysis.run import analyze_run
 from perfscope.rundir.reader import RunReader
+from perfscope.vocabulary.confidence import ConfidenceLevel
 from perfscope.vocabulary.findings import FindingKind
-from tests.support.synthetic_run import SyntheticRun
+from tests.support.synthetic_run import SyntheticRun, span
 
 MS = 1_000_000
 STEP = 20 * MS
@@ -22,6 +25,7 @@ def analyzed(
     faults: Sequence[int],
     system: Sequence[int],
     window: Sequence[int] | None = None,
+    traced: tuple[list[Any], list[tuple[int, int, int]]] | None = None,
     **meta: str,
 ) -> RunAnalysis:
     run, count = SyntheticRun(tmp_path / "run"), len(faults)
@@ -38,6 +42,8 @@ def analyzed(
         thread_system_ns=system,
         runqueue_ns=[0] * count,
     )
+    if traced is not None:
+        run.window(0, *traced)
     return analyze_run(RunReader(run.path))
 
 
@@ -78,6 +84,20 @@ def test_what_a_window_changed_is_said_and_steps_before_it_are_judged(tmp_path: 
     finding = churn(analysis)
     assert finding is not None and "measured before the first traced window" in finding.text.detail
     assert analysis.findings[0] is not finding
+    assert finding.confidence is not None and finding.confidence.level is ConfidenceLevel.LOW  # of 2 steps
+
+
+def test_computation_is_no_symptom_of_faults_that_the_traced_steps_no_longer_have(tmp_path: Path) -> None:
+    window = [-1] * 3 + [0] * 4 + [-1] * 33
+    faults = [9_000, 3_100, 2_900, *[20] * 37]
+    system = [8 * MS] * 3 + [0] * 37
+    steps = [(3 + k, k * STEP, (k + 1) * STEP) for k in range(4)]
+    spans = [span(begin, 18 * MS, "compute") for _, begin, _ in steps]
+    analysis = analyzed(tmp_path, faults, system, window, (spans, steps))
+    finding = churn(analysis)
+    assert finding is not None and (finding.gain_ratio or 0) > SEVERE
+    first = analysis.findings[0]
+    assert first.id is FindingKind.COMPUTE_BOUND and first.symptom_of is None and finding.symptoms == ()
 
 
 def test_a_warm_up_that_maps_memory_is_no_change_by_the_window(tmp_path: Path) -> None:

@@ -19,9 +19,15 @@ TIMES = ticks(0, 40)
 
 
 def first_finding(
-    path: Path, states: list[HostActivity | None], *, ran_ms: int, other_ms: int = 0, major_faults: int = 0
+    path: Path,
+    states: list[HostActivity | None],
+    *,
+    ran_ms: int,
+    other_ms: int = 0,
+    major_faults: int = 0,
+    busy_ms: int = 200,
 ) -> Finding:
-    """Of a rank with 200 ms of computation in steps of 500 ms, in which its thread ran for `ran_ms`.
+    """Of a rank with `busy_ms` of computation in steps of 500 ms, in which its thread ran for `ran_ms`.
 
     Args:
         path: of the run.
@@ -54,7 +60,7 @@ def first_finding(
         **{name: [value] * num for name, value in used.items()},
     )
     begins = [(k, 10 * SECOND + k * STEP) for k in TRACED]
-    spans = [span(begin, 200 * MS, "compute") for _, begin in begins]
+    spans = [span(begin, busy_ms * MS, "compute") for _, begin in begins]
     run.run.window(0, spans, [(k, begin, begin + STEP) for k, begin in begins])
     return analyze_run(run.read()).findings[0]
 
@@ -93,6 +99,20 @@ def test_pages_read_from_a_disk_are_what_it_waits_for(tmp_path: Path) -> None:
 def test_without_samples_it_is_blocked_in_what_is_not_known(tmp_path: Path) -> None:
     finding = first_finding(tmp_path, [], ran_ms=210)
     assert finding.id == "host_blocked" and "was not read" in finding.text.detail
+
+
+def test_a_thread_blocked_for_much_less_than_it_computes_still_stands_first(tmp_path: Path) -> None:
+    states = [HostActivity.LOCK, None, None, None]
+    finding = first_finding(tmp_path, states, ran_ms=425, busy_ms=400)
+    assert finding.id == "host_blocked" and finding.gain_ns == pytest.approx(75 * MS)
+
+
+def test_files_that_it_was_seen_to_wait_for_count_where_its_sleep_may_all_be_communication(
+    tmp_path: Path,
+) -> None:
+    states = [HostActivity.FILES, None, None]
+    finding = first_finding(tmp_path, states, ran_ms=490)  # of 500 ms, a third of the readings in files
+    assert finding.id == "host_blocked" and finding.gain_ns == pytest.approx(500 * MS / 3, rel=0.1)
 
 
 def test_a_thread_that_runs_while_no_operator_does_is_not_blocked(tmp_path: Path) -> None:

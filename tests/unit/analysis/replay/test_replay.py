@@ -183,6 +183,17 @@ def test_an_end_that_is_written_down_late_is_the_end_that_was_waited_for() -> No
     assert found.step_ns(changes.zero_transfer) == pytest.approx(7 * MS, abs=MS)
 
 
+def test_after_a_long_wait_a_call_may_be_written_down_later() -> None:
+    """The line has gone on for 3 ms, on the CPU that the backend's thread needs for that."""
+    quick, slow = (
+        [("work", ms * MS, "first"), ("start", "a", "world"), ("wait", "a"), ("work", 5 * MS, "second")]
+        for ms in (10, 40)
+    )
+    found = replays(simulate([[quick, slow], [slow, quick]], WORLD, {"a": MS}, written_late_ns=3 * MS))
+    assert found.base_ns == 46 * MS
+    assert found.step_ns(changes.perfect_balance) == pytest.approx(31 * MS, rel=0.01)
+
+
 def test_no_saving_is_larger_than_the_step_however_much_tracing_stretched_it() -> None:
     step = [("input", MS), ("work", 3 * MS), ("call", "a", "world"), ("work", MS)]
     found = replays(simulate([[step] * 3] * 2, WORLD, {"a": 20 * MS}))
