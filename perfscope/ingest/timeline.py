@@ -25,6 +25,7 @@ COMPUTE, COMM, COPY, INPUT, OPTIMIZER, HOST, ANNOTATION, RUNTIME, PYTHON = range
 # A device clock mapped onto the host's may put a kernel a little before its own launch.
 _CLOCK_SLACK_NS = 2_000_000
 ABSENT = int(np.iinfo(np.int64).max)
+_SUBCLASS = "PythonSubclass"  # around what a subclass of torch.Tensor makes of an operator
 _NO_ROW_CODES = (HostClass.WRAPPER, HostClass.COMM_PARAMETERS, HostClass.GROUP, HostClass.SOURCE)
 
 
@@ -88,6 +89,7 @@ class TimelineBuilder:
         self._steps = steps
         self._host_codes = np.array(collector.host_words.codes, np.int64)
         self._device_codes = np.array(collector.device_words.codes, np.int64)
+        self._is_dispatch = np.array([text == _SUBCLASS for text in collector.host_words.texts], np.bool_)
         self._launches = Launches()
         self._launching = LaunchingOperators()
         self._device_carry = np.zeros(0, DEVICE)
@@ -141,8 +143,8 @@ class TimelineBuilder:
                 lane, mine, mine_codes, launches["start"][calls], until
             )
             operators[calls] = self._launching.at(lane, mine, mine_codes, launches["start"][calls], until)
-            kept[here], costed[here] = self._outermost(lane, mine, mine_codes)
-            communicates[here] = _regions_that_communicate(mine, mine_codes)
+            communicates[here] = _that_communicate(mine, mine_codes)
+            kept[here], costed[here] = self._outermost(lane, mine, mine_codes, communicates[here])
             chosen = here[kept[here] & (mine_codes != HostClass.FRAME)]  # frames enclose all others
             depth[chosen] = self._depth(lane, rows["start"][chosen], rows["dur"][chosen], until)
         context[:, 1] = self._scopes.resolve(context[:, 1])
@@ -190,16 +192,18 @@ class TimelineBuilder:
         return context, contexts[len(rows) :]
 
     def _outermost(
-        self, lane: int, rows: Rows, codes: Ints
+        self, lane: int, rows: Rows, codes: Ints, communicates: npt.NDArray[np.bool_]
     ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
         """Which rows are kept, and which of them carry a cost.
 
-        Of operators the outermost is kept, and inside it the outermost with a known cost; what torch.func
-        transforms hides the dimensions that are mapped over, and its innermost operators carry the cost.
+        Of operators that do not communicate the outermost is kept, and inside it the outermost with a known
+        cost. An operator on a tensor subclass has the shapes of the global tensor: the operators that the
+        subclass runs (DTensor: on this rank's part) carry the cost. What torch.func transforms hides the
+        dimensions that are mapped over, and its innermost operators carry the cost.
         """
         starts, ends = rows["start"], rows["start"] + rows["dur"]
-        operator = codes == HostClass.OPERATOR
-        is_costed = operator & (rows["detail"] >= 0)
+        operator = (codes == HostClass.OPERATOR) & ~communicates
+        is_costed = operator & (rows["detail"] >= 0) & ~_are_around(rows, self._is_dispatch[rows["name"]])
         nested = starts < self._enclosing_end(lane, False, operator, ends)
         nested_known = starts < self._enclosing_end(lane, True, is_costed, ends)
         costed = self._innermost_of_transforms(rows, is_costed, is_costed & ~nested_known)
@@ -350,16 +354,25 @@ for _device_class, _kind in (
     _DEVICE_KINDS[_device_class] = _kind
 
 
-def _regions_that_communicate(rows: Rows, codes: Ints) -> npt.NDArray[np.bool_]:
-    """Regions of one thread that call a collective: their own time is waiting, the operators inside compute.
+def _that_communicate(rows: Rows, codes: Ints) -> npt.NDArray[np.bool_]:
+    """Regions and operators of one thread that call a collective, or wait for one.
 
-    Looked up within one slice: a region is not distinguished from others whose collective is in the next
-    slice.
+    Their own time is waiting, the operators inside compute. Operators on a DTensor do so whose input is not
+    there yet, or that reduce over the mesh.
     """
-    calls = rows["start"][codes == HostClass.COLLECTIVE_OP]
-    begin = np.searchsorted(calls, rows["start"], side="left")
-    end = np.searchsorted(calls, rows["start"] + rows["dur"], side="left")
-    result: npt.NDArray[np.bool_] = (codes == HostClass.REGION) & (end > begin)
+    calls = np.isin(codes, (HostClass.COLLECTIVE_OP, HostClass.FUNCTIONAL))
+    return np.isin(codes, (HostClass.REGION, HostClass.OPERATOR)) & _are_around(rows, calls)
+
+
+def _are_around(rows: Rows, chosen: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    """Rows of one thread inside which a chosen row starts.
+
+    Looked up within one slice: a row is not distinguished from others if the chosen one is in the next slice.
+    """
+    inside = rows["start"][chosen]
+    begin = np.searchsorted(inside, rows["start"], side="left")
+    end = np.searchsorted(inside, rows["start"] + rows["dur"], side="left")
+    result: npt.NDArray[np.bool_] = (end > begin) & ~chosen
     return result
 
 

@@ -72,6 +72,41 @@ def test_the_cost_of_a_nest_is_counted_once_on_the_outermost_operator_that_has_o
     ]
 
 
+def test_an_operator_on_a_dtensor_costs_what_it_does_on_this_rank(tmp_path: Path) -> None:
+    """As torch records a column-wise linear layer: the outer operators have global shapes."""
+    events = [
+        span("aten::linear", 0, 90, **shapes([[4, 8], [2, 8]], ["float", "float"])),
+        span("aten::mm", 10, 70, **MM),
+        span("PythonSubclass", 12, 60, **MM),
+        span("aten::mm", 20, 30, **shapes([[4, 8], [8, 1]], ["float", "float"])),
+        span("aten::mm", 100, 10, **MM),  # on a plain tensor
+    ]
+    found = ingest(tmp_path, document(events))
+    assert [(row["name"], row["dur_ns"], row["flops"]) for row in found.rows] == [
+        ("aten::linear", 90_000, None),
+        ("aten::mm", 30_000, 2 * 4 * 8),
+        ("aten::mm", 10_000, 2 * 4 * 8 * 2),
+    ]
+
+
+def test_an_operator_that_waits_for_a_collective_hides_no_communication(tmp_path: Path) -> None:
+    """A sum of DTensors, one of which is not yet there."""
+    events = [
+        span("aten::add", 0, 100),
+        span("PythonSubclass", 5, 90),
+        span("_c10d_functional::wait_tensor", 10, 60),
+        span("aten::add", 75, 15),
+        span("gloo:all_reduce", 0, 65, tid=BACKEND),
+    ]
+    found = ingest(tmp_path, document(events))
+    assert [(row["name"], row["kind"], row["dur_ns"]) for row in found.rows if row["lane"] == MAIN] == [
+        ("aten::add", "host", 100_000),
+        ("PythonSubclass", "host", 90_000),
+        ("_c10d_functional::wait_tensor", "host", 60_000),
+        ("aten::add", "compute", 15_000),
+    ]
+
+
 def test_operators_inside_a_python_autograd_function_are_kept(tmp_path: Path) -> None:
     events = [
         span("MyFunction", 0, 50),
