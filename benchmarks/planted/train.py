@@ -13,7 +13,7 @@ torchrun --standalone --nproc-per-node 2 benchmarks/planted/train.py --pipeline 
     lock[:MS]                  a thread holds a lock for so long per step that the training thread needs (30)
     gil[:THREADS]              so many threads compute in Python (1)
     even[:TIMES]               every rank computes layer SLOW_LAYER so often more in each step (6)
-    logging[:LINES]            so many lines are written and synchronized to disk in each step (60)
+    logging[:LINES]            so many lines are written and synchronized to disk in each step (100)
     garbage[:OBJECTS]          the garbage of each step is collected, beside so many thousand objects (300)
     allocation[:MB]            so much memory is allocated from the kernel and given back in each step (96)
     checkpoint[:MB]            a checkpoint of so much is written every 10 steps (400)
@@ -59,7 +59,7 @@ DEFAULTS = {
     "lock": 30.0,
     "gil": 1.0,
     "even": 6.0,
-    "logging": 60.0,
+    "logging": 100.0,
     "garbage": 300.0,
     "allocation": 96.0,
     "checkpoint": 400.0,

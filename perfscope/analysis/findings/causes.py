@@ -29,10 +29,10 @@ from perfscope.vocabulary.causes import Cause
 from perfscope.vocabulary.findings import FindingKind
 from perfscope.vocabulary.host_activity import ASLEEP, BLOCKING, LAUNCHING, HostActivity
 
+NOTABLE = 0.05  # a cause below this share of the step is not worth a finding beside the verdict
 LARGE = 0.1  # of the compute that a layer must have to be the one to look at
 INPUT_BOUND = 0.2  # of the median step in the data loader, where nothing was traced
 _BLOCKS = 0.3  # of the devices' idle time that a blocking call must account for to be named
-_SLEEPS = 0.5  # of a rank's idle time that its thread must sleep for that to be named
 _EXPLAINS = 0.5  # of the idle time that waiting for a CPU must account for
 _LAUNCHES = 0.5  # of the idle time that the host must spend launching, with nothing queued
 _WAITED = "rank_runqueue_wait"
@@ -108,7 +108,7 @@ def idle(evidence: Evidence) -> Finding:
             gain_ratio=gain_ratio * ratio,
         )
     asleep = _asleep(evidence, cost)
-    if asleep is not None:
+    if asleep is not None and gain_ratio * asleep.ratio >= NOTABLE:  # else there is more to say of all of it
         return Finding(
             id=FindingKind.HOST_BLOCKED,
             facts=asleep,
@@ -198,7 +198,7 @@ def _blocking_call(evidence: Evidence) -> BlockingCall | None:
 
 
 def _asleep(evidence: Evidence, idle_ns: float) -> ThreadBlocked | None:
-    """What the training threads of ranks that compute on the CPU sleep in, if that is `_SLEEPS` of the idle
+    """What the training threads of ranks that compute on the CPU sleep in, if that is `_BLOCKS` of the idle
     time or more, and more than they wait for a CPU.
     """
     entries = [entry for rank in evidence.ranks for entry in rank.host_idle or ()]
@@ -206,7 +206,7 @@ def _asleep(evidence: Evidence, idle_ns: float) -> ThreadBlocked | None:
     for entry in entries:
         sums[entry.kind] += entry.ns
     total, asleep = sum(sums.values()), sum(sums[kind] for kind in ASLEEP)
-    if asleep < _SLEEPS * total or asleep <= sums[HostActivity.PREEMPTED] or not asleep:
+    if asleep < _BLOCKS * total or asleep <= sums[HostActivity.PREEMPTED] or not asleep:
         return None
     kind = max(ASLEEP, key=lambda kind: sums[kind])
     ranks = [rank.rank for rank in evidence.ranks if rank.host_idle]

@@ -38,7 +38,6 @@ from perfscope.messages.findings.page_faults import PageFaultChurn
 from perfscope.messages.findings.step import ThreadBlocked
 from perfscope.vocabulary.findings import COMMUNICATION, GAPS, FindingKind
 
-NOTABLE = 0.05  # a cause below this share of the step is not worth a finding beside the verdict
 REMOVABLE = 0.1  # a cause that would bring more of the step than this comes before the computation
 
 IDLE = 0.2  # the same for gaps without work ...
@@ -155,7 +154,7 @@ def _gain(finding: Finding) -> float:
 
 def _notable(finding: Finding) -> float:
     """Page faults cost little to remove."""
-    return page_faults.NOTABLE if finding.id is FindingKind.PAGE_FAULT_CHURN else NOTABLE
+    return page_faults.NOTABLE if finding.id is FindingKind.PAGE_FAULT_CHURN else causes.NOTABLE
 
 
 def _largest(evidence: Evidence) -> Finding | None:
