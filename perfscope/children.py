@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import ModuleType
 from typing import NamedTuple
 
 GRACE_S = 20.0  # for a child that was asked to end
@@ -35,6 +37,20 @@ def ask_version(command: str) -> str:
 def is_open_mpi(version: str) -> bool:
     """Whether `mpiexec --version` says that it is Open MPI's."""
     return any(name in version for name in ("Open MPI", "OpenRTE", "PRRTE"))
+
+
+@contextmanager
+def without_main() -> Iterator[None]:
+    """Processes that multiprocessing spawns meanwhile do not run the program's script again.
+
+    They need nothing of it, and a script that reads a run need not guard itself by ``__name__``.
+    """
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
 
 
 def await_child(process: subprocess.Popen[bytes], timeout_s: float | None) -> tuple[bytes, bool]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from perfscope.children import without_main
 from perfscope.errors import RunDirectoryError, TraceError
 from perfscope.ingest.files import WindowFile, fresh_summary, window_files
 from perfscope.ingest.formats.registry import format_of_window
@@ -94,7 +95,8 @@ def _ingest_all(
     # Fresh interpreters: this process may have threads (progress bar, BLAS); forking would copy their locks.
     with ProcessPoolExecutor(workers, get_context("spawn"), initializer=lean_process) as pool:
         largest_first = sorted(files, key=lambda file: -file.source.stat().st_size)
-        waiting = [pool.submit(_ingest_one, file) for file in largest_first]
+        with without_main():  # each submit may start a process
+            waiting = [pool.submit(_ingest_one, file) for file in largest_first]
         try:
             for future in as_completed(waiting):
                 yield future.result()
