@@ -129,7 +129,7 @@ $(DOCS_VENV)/ready: pyproject.toml constraints.txt
 	@touch $@
 
 docs: $(DOCS_VENV)/ready ## build the documentation into build/site; broken links are errors
-	NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs build --quiet --strict
+	NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs build --strict # --quiet would hide what strict counts
 
 schemes-doc: $(VENV)/ready ## write docs/schemes.md anew from the registry of schemes
 	$(VENV)/bin/python -m perfscope.runners.catalogue.scheme_docs docs/schemes.md

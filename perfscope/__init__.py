@@ -33,6 +33,13 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
+def load_ipython_extension(shell: Any) -> None:
+    """`%load_ext perfscope`: the magic `%%perfscope` records a cell as a training (docs/api.md)."""
+    from perfscope.api.magic import record_cell
+
+    shell.register_magic_function(record_cell, magic_kind="cell", magic_name="perfscope")
+
+
 def step(samples: int | None = None) -> None:
     """A training step begins here; the one before it ends. For loops that perfscope cannot see by itself.
 

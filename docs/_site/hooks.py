@@ -1,4 +1,4 @@
-"""What mkdocs adds to the files in docs/: pages of commands, and documents of the repository's root."""
+"""What mkdocs adds to the files in docs/: pages of commands and notebooks, and documents of the root."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from mkdocs.structure.files import File, Files
 sys.path.insert(0, str(Path(__file__).parent))
 
 from command_pages import command_pages
+from notebook_pages import notebook_page
 
 ROOT = Path(__file__).parents[2]
 ROOT_DOCUMENTS = {
@@ -28,11 +29,17 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     files.append(
         File.generated(config, "action.yml", content=(ROOT / "action.yml").read_text(encoding="utf-8"))
     )
+    for path in sorted((ROOT / "docs" / "tutorials").glob("*.ipynb")):
+        text, images = notebook_page(path)
+        files.append(File.generated(config, f"tutorials/{path.stem}.md", content=text))
+        for name, content in images.items():
+            files.append(File.generated(config, f"tutorials/{name}", content=content))
     return files
 
 
 def on_page_markdown(markdown: str, **_: object) -> str:
-    """Links to files of the root lead to their copies in the site."""
+    """Links to files of the root lead to their copies in the site, links to notebooks to their pages."""
+    markdown = markdown.replace(".ipynb)", ".md)")
     markdown = markdown.replace("](../action.yml", "](action.yml")
     for name, page in ROOT_DOCUMENTS.items():
         markdown = markdown.replace(f"](../{name}.md", f"]({page}").replace(f"]({name}.md", f"]({page}")

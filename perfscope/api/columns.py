@@ -18,6 +18,7 @@ TYPES: Mapping[str, pa.DataType] = {
     "float": pa.float64(),
     "bool": pa.bool_(),
 }
+_MAY_BE_EMPTY = frozenset({"layer", "series"})  # the model itself, the only series
 
 
 class Column(NamedTuple):
@@ -58,7 +59,7 @@ def build(spec: TableSpec, source: object) -> pa.Table:
     arrays = []
     for column in spec.columns:
         value = column.value or attrgetter(column.name)
-        values = [_plain(value(record)) for record in records]
+        values = [_plain(value(record), column.name) for record in records]
         arrays.append(pa.array(values, TYPES[column.type]))
     return pa.Table.from_arrays(arrays, names=[column.name for column in spec.columns])
 
@@ -68,10 +69,12 @@ def not_installed(package: str) -> PerfscopeError:
     return PerfscopeError(f"{package} is not installed: pip install 'perfscope[notebook]'")
 
 
-def _plain(value: object) -> object:
-    """Enumerations as their values, what is not a number as missing."""
+def _plain(value: object, column: str) -> object:
+    """Enumerations as their values; what is not a number, or an empty text, as missing."""
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, float) and value != value:
+        return None
+    if value == "" and column not in _MAY_BE_EMPTY:
         return None
     return value

@@ -15,7 +15,7 @@ from perfscope.reports.palette import light_palette
 from perfscope.reports.sections.steps import overview_bar
 
 MOST_WHAT_IFS = 3
-_LONGEST = 200  # characters of a name
+_LONGEST = 600  # characters of a sentence with names in it
 _STUDY_COLUMNS = ("label", "world_size", "scheme", "batch", "samples_per_s", "step_median_ns", "disturbed")
 
 
@@ -62,7 +62,7 @@ def _text(text: str) -> str:
 
 
 def _verdict(verdict: Verdict) -> str:
-    lines = (f"<b>{_text(verdict.headline)}</b>", escape(verdict.detail), escape(verdict.action))
+    lines = (f"<b>{_text(verdict.headline)}</b>", _text(verdict.detail), _text(verdict.action))
     return "".join(f"<p>{line}</p>" for line in lines if line)
 
 

@@ -14,6 +14,7 @@ from perfscope.analysis.efficiency.results import Efficiency
 from perfscope.analysis.results import Breakdown
 from perfscope.api.columns import not_installed
 from perfscope.errors import PerfscopeError, UsageError
+from perfscope.reports.display import visible
 from perfscope.reports.palette import light_palette
 from perfscope.settings import nearest
 
@@ -24,6 +25,7 @@ Floats: TypeAlias = NDArray[np.float64]  # shape (rows,)
 GetTable: TypeAlias = Callable[[str], pa.Table]
 _MS = 1e6  # ns
 _HEIGHT = 0.35  # inches of a bar
+_LONGEST_NAME = 60  # characters
 
 
 def axes(ax: Axes | None, num_bars: int = 0) -> Axes:
@@ -52,7 +54,12 @@ class RunPlots:
         self._efficiency = efficiency
 
     def breakdown(self, ax: Axes | None = None) -> Axes:
-        """Where the mean traced step of each rank went, in ms."""
+        """Where the mean traced step of each rank went, in ms.
+
+        Examples:
+            >>> run.plot.breakdown().get_xlabel()
+            'time per step (ms)'
+        """
         table = self._rows("ranks", "traced_step_ns", "no step was traced")
         names = [f"rank {rank}" for rank in table["rank"].to_pylist()]
         parts = {part: _filled(table[f"{part}_ns"]) / _MS for part in Breakdown.PARTS}
@@ -76,7 +83,12 @@ class RunPlots:
         return ax
 
     def layers(self, ax: Axes | None = None, *, top: int = 20) -> Axes:
-        """The `top` layers with most time: forward, backward and exposed communication, in ms."""
+        """Forward, backward and exposed communication of the layers with most time, in ms.
+
+        Args:
+            ax: to draw on; None = new axes.
+            top: number of layers.
+        """
         table = self._rows("layers", "layer", "no layer was traced")
         parts = {name: _filled(table[f"{name}_ns"]) / _MS for name in ("forward", "backward", "exposed_comm")}
         order = np.argsort(-np.sum(list(parts.values()), axis=0), kind="stable")[:top]
@@ -95,17 +107,18 @@ class RunPlots:
         ax.set(xlabel="time in all traced steps, mean over ranks (ms)", title="Collectives")
         return ax
 
-    def counters(self, metric: str, ax: Axes | None = None) -> Axes:
+    def counters(self, metric: str | None = None, ax: Axes | None = None) -> Axes:
         """A hardware counter of each host over the run.
 
         Args:
-            metric: name or title of it in the table `samples`.
-            ax: to draw on.
+            metric: name or title of it in the table `samples`; None = the first one there.
+            ax: to draw on; None = new axes.
 
         Raises:
             UsageError: no counter of that name was recorded.
         """
         table = self._rows("samples", "metric", "no hardware counter was recorded")
+        metric = metric if metric is not None else table["title"][0].as_py()
         chosen = table.filter(pc.or_(pc.equal(table["metric"], metric), pc.equal(table["title"], metric)))
         if not chosen.num_rows:
             names = [*pc.unique(table["title"]).to_pylist(), *pc.unique(table["metric"]).to_pylist()]
@@ -118,7 +131,9 @@ class RunPlots:
         ):
             rows = chosen.filter(pc.and_(pc.equal(chosen["host"], host), pc.equal(chosen["metric"], name)))
             seconds = (rows["t_ns"].to_numpy() - start) / 1e9
-            (line,) = ax.plot(seconds, _filled(rows["mean"], np.nan), label=host if len(hosts) > 1 else name)
+            (line,) = ax.plot(
+                seconds, _filled(rows["mean"], np.nan), label=_shown(host if len(hosts) > 1 else name)
+            )
             ax.fill_between(
                 *(seconds, _filled(rows["low"], np.nan), _filled(rows["high"], np.nan)),
                 color=line.get_color(),
@@ -126,7 +141,7 @@ class RunPlots:
             )
         if chosen["unit"][0].as_py() == "ratio":
             ax.set_ylim(0, 1.05)
-        ax.set(xlabel="time (s)", ylabel=chosen["unit"][0].as_py(), title=chosen["title"][0].as_py())
+        ax.set(xlabel="time (s)", ylabel=chosen["unit"][0].as_py(), title=_shown(chosen["title"][0].as_py()))
         _legend(ax)
         return ax
 
@@ -143,7 +158,7 @@ class RunPlots:
         order = np.argsort(table["intensity_flop_per_byte"].to_numpy())
         roof = table["attainable_flops_per_s"].to_numpy()[order] / 1e9
         ax.plot(table["intensity_flop_per_byte"].to_numpy()[order], roof, color="black", label="ceiling")
-        ax.set(xscale="log", yscale="log", title=f"Roofline: {device} on {host}")
+        ax.set(xscale="log", yscale="log", title=_shown(f"Roofline: {device} on {host}"))
         ax.set(xlabel="arithmetic intensity (FLOP/byte)", ylabel="GFLOP/s")
         _legend(ax)
         return ax
@@ -221,7 +236,12 @@ class StudyPlots:
             raise PerfscopeError("these runs give no scaling figures; study.analysis.problems says why")
         for series in pc.unique(table["series"]).to_pylist():
             rows = table.filter(pc.equal(table["series"], series))
-            ax.plot(rows["world_size"].to_numpy(), rows[column].to_numpy(), "o-", label=series or "measured")
+            ax.plot(
+                rows["world_size"].to_numpy(),
+                rows[column].to_numpy(),
+                "o-",
+                label=_shown(series or "measured"),
+            )
         ax.set(xlabel="ranks")
         return ax
 
@@ -240,10 +260,15 @@ def _stacked(ax: Axes, names: Sequence[str], parts: dict[str, Floats]) -> Axes:
             label = part.replace("_", " ")
             ax.barh(range(len(names)), values, left=left, color=palette[f"part-{part}"], label=label)
             left = left + values
-    ax.set_yticks(range(len(names)), names)
+    ax.set_yticks(range(len(names)), [_shown(name) for name in names])
     ax.invert_yaxis()
     _legend(ax)
     return ax
+
+
+def _shown(name: str) -> str:
+    """A recorded name on one line; matplotlib would typeset what is between dollar signs."""
+    return visible(name, _LONGEST_NAME).replace("$", r"\$")
 
 
 def _legend(ax: Axes) -> None:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import pyarrow as pa
+
 from perfscope.api import study
-from perfscope.api.columns import TableSpec
+from perfscope.api.columns import TYPES, Column, TableSpec
+from perfscope.api.schema_columns import STEPS_COLUMNS, TIMELINE_COLUMNS
 from perfscope.api.tables import SPECS
+from perfscope.rundir.schema import EXPORTED, STEPS
 
 _INTRODUCTION = """\
 # Tables
@@ -16,9 +20,6 @@ _INTRODUCTION = """\
 What `perfscope.open(...).table(name)`, `.frame(name)` and `perfscope export --table name` give.
 Units are in the names: `_ns` nanoseconds, `_bytes`, `_per_s` per second, `_ratio` from 0 to 1. A
 missing figure is null; the table `missing` says why. This page is generated from the code.
-
-`steps` has the columns of `STEPS`, `timeline` those of `TIMELINE` and `CALL_COLUMNS` in
-`perfscope/rundir/schema.py`.
 """
 
 
@@ -28,13 +29,27 @@ def page() -> str:
         (
             _INTRODUCTION,
             "## Of a run\n",
+            *_table(_of_schema("steps", "step of a rank", STEPS, STEPS_COLUMNS)),
             *(line for spec in SPECS for line in _table(spec)),
+            *_table(_of_schema("timeline", "span of a traced window", EXPORTED, TIMELINE_COLUMNS)),
             "## Of a comparison\n",
             "`perfscope.compare(...)` also has `layers` and `axes` of all its runs; the column `run` is\n"
             "the run's label.\n",
             *(line for spec in study.OF_STUDY for line in _table(spec)),
         )
     )
+
+
+def _of_schema(name: str, row: str, schema: pa.Schema, meanings: Mapping[str, str]) -> TableSpec:
+    """Raises KeyError: a column has no meaning."""
+    columns = (Column(field.name, _type(field.type), meanings[field.name]) for field in schema)
+    return TableSpec(name, row, tuple(columns), lambda _: ())
+
+
+def _type(type: pa.DataType) -> str:
+    if pa.types.is_integer(type):
+        return "int"
+    return "text" if pa.types.is_dictionary(type) else next(key for key, it in TYPES.items() if it == type)
 
 
 def _table(spec: TableSpec) -> Iterator[str]:

@@ -47,9 +47,10 @@ def open_run(run: str | Path | None = None, *, executor: Executor | None = None)
     Raises:
         RunDirectoryError: it is no run, or cannot be read.
 
-    Example:
-        >>> run = perfscope.open("my-run")  # doctest: +SKIP
-        >>> run.table("layers").sort_by([("forward_ns", "descending")])  # doctest: +SKIP
+    Examples:
+        >>> run = perfscope.open("my-run")
+        >>> run.table("layers").sort_by([("forward_ns", "descending")])["layer"][0].as_py()
+        'features.0'
     """
     path = RunReader(Path(run) if run is not None else latest_run()).path
     closing: list[Callable[[], None]] = []
@@ -75,6 +76,10 @@ def load_traces(
     Raises:
         TraceError: no file is of any use, or they are of different jobs.
         RunDirectoryError: `output` is there already, or cannot be written.
+
+    Examples:
+        >>> perfscope.load_traces("traces").table("ranks").num_rows
+        2
     """
     from perfscope.ingest.importing import import_traces
 
@@ -141,10 +146,14 @@ class Run:
     # -- tables ---------------------------------------------------------------------------------------
 
     def table(self, name: str) -> pa.Table:
-        """A table by name, see `TABLES`.
+        """A table by name, one of those named above.
 
         Raises:
             UsageError: there is no table of that name.
+
+        Examples:
+            >>> run.table("collectives").column_names[:3]
+            ['collective', 'group', 'group_size']
         """
         if name == TIMELINE:
             return self.timeline()
@@ -156,13 +165,36 @@ class Run:
                 return build(spec, self.analysis)
         raise UsageError(f"there is no table {name!r}{nearest(name, TABLES)}")
 
-    def frame(self, name: str) -> pd.DataFrame:
-        """The same as a pandas frame with Arrow's types: a missing figure is NA.
+    def frame(
+        self,
+        name: str,
+        *,
+        ranks: Iterable[int] | None = None,
+        windows: Iterable[int] | None = None,
+        columns: Sequence[str] | None = None,
+    ) -> pd.DataFrame:
+        """A table as a pandas frame with Arrow's types: a missing figure is NA.
+
+        Args:
+            name: as for `table`.
+            ranks: of the timeline, as in `timeline`.
+            windows: likewise.
+            columns: likewise.
 
         Raises:
-            UsageError: there is no table of that name.
+            UsageError: there is no table of that name, or a part of another table than the timeline is asked
+                for.
             PerfscopeError: pandas is not installed.
+
+        Examples:
+            >>> spans = run.frame("timeline", ranks=[0], columns=["kind", "dur_ns"])
+            >>> sorted(spans["kind"].unique())
+            ['annotation', 'comm', 'compute', 'host', 'input', 'optimizer']
         """
+        if name == TIMELINE:
+            return as_frame(self.timeline(ranks, windows, columns))
+        if (ranks, windows, columns) != (None, None, None):
+            raise UsageError(f"ranks, windows and columns select from the timeline, not from {name}")
         return as_frame(self.table(name))
 
     def timeline(
@@ -174,11 +206,16 @@ class Run:
         """Spans of the traced windows, one rank's window at a time read and selected.
 
         Args:
-            ranks, windows: which; None = all.
-            columns: which; None = all of docs/tables.md.
+            ranks: global ranks; None = all.
+            windows: traced windows, from 0; None = all.
+            columns: names of columns; None = all.
 
         Raises:
             UsageError: there is no column of that name.
+
+        Examples:
+            >>> run.timeline(ranks=[1], columns=["name", "dur_ns"]).column_names
+            ['name', 'dur_ns']
         """
         for column in columns or ():
             if column not in EXPORTED.names:
@@ -236,6 +273,11 @@ class Run:
         Raises:
             UsageError: there is no such format.
             OutputError: `path` cannot be written.
+
+        Examples:
+            >>> import json
+            >>> json.loads(run.report("json"))["ranks"][0]["rank"]
+            0
         """
         return write_document(self.document, format, path)
 
@@ -245,7 +287,7 @@ class Run:
         Args:
             format: which.
             path: where; a file there is replaced.
-            table: by name, see `TABLES`.
+            table: by name, as for `table`.
 
         Returns:
             Number of rows; for ``perfetto`` of spans.
@@ -254,6 +296,10 @@ class Run:
             UsageError: there is no such format or table, or the format has no place for the table.
             PerfscopeError: there is no traced window, so there is no timeline.
             OutputError: `path` cannot be written.
+
+        Examples:
+            >>> run.export("parquet", "ranks.parquet", table="ranks")
+            2
         """
         chosen = export_format(format, table)
         with write_aside(Path(path)) as file:
@@ -262,10 +308,7 @@ class Run:
     def export_to(self, chosen: ExportFormat, file: BinaryIO, table: str = TIMELINE) -> int:
         """As `export`, into a file that is open for writing."""
         if table != TIMELINE:
-            rows = self.table(table)
-            whole = TimelinePart(rank=-1, window=-1, host="", lanes=(), load=lambda: rows)
-            chosen.write((whole,), self._title, file)
-            return len(rows)
+            return write_rows(chosen, self.table(table), self._title, file)
         parts = self.timeline_parts()
         if not parts:
             raise PerfscopeError(f"{self.path} has no traced window, so there is no timeline to export")
@@ -291,7 +334,7 @@ class Run:
         return RunPlots(str(self.path), self.table, self.analysis.efficiency)
 
     def __repr__(self) -> str:
-        return f"<perfscope.Run {str(self.path)!r}, {len(self.reader.ranks)} ranks>"
+        return f"<perfscope.Run {self._title!r}: {len(self.reader.ranks)} ranks>"
 
     def _repr_html_(self) -> str:
         from perfscope.api.html import run_html
@@ -309,7 +352,9 @@ for _name in TABLES:
 
 
 def as_frame(table: pa.Table) -> pd.DataFrame:
-    """A table as a pandas frame with Arrow's types.
+    """A table as a pandas frame with Arrow's types; what is encoded as a dictionary becomes text.
+
+    pandas can neither sort nor search columns of Arrow's dictionary type.
 
     Raises:
         PerfscopeError: pandas is not installed.
@@ -318,7 +363,11 @@ def as_frame(table: pa.Table) -> pd.DataFrame:
         import pandas as pd
     except ImportError:
         raise not_installed("pandas") from None
-    return table.to_pandas(types_mapper=pd.ArrowDtype)
+    plain = [
+        field.with_type(field.type.value_type) if pa.types.is_dictionary(field.type) else field
+        for field in table.schema
+    ]
+    return table.cast(pa.schema(plain)).to_pandas(types_mapper=pd.ArrowDtype)
 
 
 def export_format(name: str, table: str) -> ExportFormat:
@@ -335,3 +384,9 @@ def export_format(name: str, table: str) -> ExportFormat:
     if chosen.has_counters and table != TIMELINE:
         raise UsageError(f"{name} holds the timeline only: export the table {table} as parquet, csv or arrow")
     return chosen
+
+
+def write_rows(chosen: ExportFormat, rows: pa.Table, title: str, file: BinaryIO) -> int:
+    """Writes a table other than the timeline; the number of its rows."""
+    chosen.write((TimelinePart(rank=-1, window=-1, host="", lanes=(), load=lambda: rows),), title, file)
+    return len(rows)

@@ -14,9 +14,10 @@ from perfscope.analysis.study.grouping import names_of
 from perfscope.analysis.study.results import RunEntry, StudyAnalysis, UnusableRun
 from perfscope.api.columns import Column, TableSpec, build
 from perfscope.api.documents import write_document
-from perfscope.api.run import Run, as_frame, open_run
+from perfscope.api.run import Run, as_frame, export_format, open_run, write_rows
 from perfscope.api.tables import AXES, LAYERS
 from perfscope.errors import PerfscopeError, RunDirectoryError, UsageError
+from perfscope.rundir.files import write_aside
 from perfscope.settings import nearest
 
 if TYPE_CHECKING:
@@ -43,6 +44,11 @@ def compare(
     Raises:
         UsageError: there is no such `by`.
         RunDirectoryError: fewer than two of the runs can be read.
+
+    Examples:
+        >>> study = perfscope.compare(["n1", "n2", "n4"], mode="strong")
+        >>> study.table("scaling")["speedup"].to_pylist()
+        [1.0, 1.66..., 2.5]
     """
     if by is not None:
         try:
@@ -162,10 +168,14 @@ class Study:
         return self.analysis.headline
 
     def table(self, name: str) -> pa.Table:
-        """A table by name.
+        """A table by name: ``runs``, ``scaling``, ``fits``, ``layers`` or ``axes``.
 
         Raises:
             UsageError: there is no table of that name.
+
+        Examples:
+            >>> study.table("runs")["world_size"].to_pylist()
+            [1, 2, 4]
         """
         for spec in OF_STUDY:
             if spec.name == name:
@@ -213,6 +223,26 @@ class Study:
     def report(self, format: str = "text", path: str | Path | None = None) -> bytes:
         """The report as ``text``, ``json``, ``html`` or ``pdf``; see `Run.report`."""
         return write_document(self.document, format, path)
+
+    def export(self, format: str, path: str | Path, *, table: str) -> int:
+        """Writes a table as ``parquet``, ``csv`` or ``arrow``.
+
+        Args:
+            format: which.
+            path: where; a file there is replaced.
+            table: by name, as for `table`.
+
+        Returns:
+            Number of rows.
+
+        Raises:
+            UsageError: there is no such format or table.
+            OutputError: `path` cannot be written.
+        """
+        chosen = export_format(format, table)
+        rows = self.table(table)
+        with write_aside(Path(path)) as file:
+            return write_rows(chosen, rows, "comparison", file)
 
     def __repr__(self) -> str:
         return f"<perfscope.Study of {len(self.analysis.runs)} runs: {self.headline}>"

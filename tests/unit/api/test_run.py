@@ -175,6 +175,41 @@ def test_a_notebook_shows_no_name_as_markup(tmp_path: Path) -> None:
     assert run.verdict is None or run.verdict.text.title
 
 
+def test_no_name_of_a_trace_is_markup_in_a_notebook(tmp_path: Path) -> None:
+    """Layers, process groups and hosts are in what-ifs and findings."""
+    hostile = r"<img src=x onerror=alert(1)>$\frac$" + "\u202e&amp;"
+    run = SyntheticRun(tmp_path / "run", name=hostile, expected_ranks=2, attached_ranks=2)
+    for rank in range(2):
+        run.rank(rank, world_size=2, host=hostile)
+        spans = [
+            span(0, (4 + 3 * rank) * MS, "compute", layer=hostile),
+            comm((4 + 3 * rank) * MS, (5 - 3 * rank) * MS, 0, group=hostile),
+        ]
+        run.window(rank, spans, [(0, 0, 10 * MS)])
+        run.steps(rank, [10 * MS] * 30)
+    opened = perfscope.open(tmp_path / "run")
+    html = opened._repr_html_()
+    assert "What would help" in html and len(opened.findings) > 0
+    assert "<img" not in html and "\u202e" not in html and "&lt;img" in html
+    opened.plot.collectives().figure.canvas.draw()
+
+
+def test_a_frame_of_the_timeline_can_be_selected_sorted_and_searched(gloo: perfscope.Run) -> None:
+    frame = gloo.frame("timeline", ranks=[1], columns=["rank", "name", "layer", "dur_ns"])
+    assert frame.columns.tolist() == ["rank", "name", "layer", "dur_ns"] and set(frame["rank"]) == {1}
+    assert frame["name"].dtype == pd.ArrowDtype(pa.string())
+    assert frame.sort_values("name")["name"].iloc[0] == min(frame["name"])
+    assert frame["name"].str.contains("convolution").any() and frame["layer"].isna().any()
+    with pytest.raises(UsageError, match="select from the timeline, not from layers"):
+        gloo.frame("layers", columns=["layer"])
+
+
+def test_every_frame_has_arrow_types(dlrm: perfscope.Run) -> None:
+    for name in TABLES:
+        for column, dtype in dlrm.frame(name).dtypes.items():
+            assert isinstance(dtype, pd.ArrowDtype), (name, column)
+
+
 def test_a_given_executor_reads_the_traces(gloo: perfscope.Run, tmp_path: Path) -> None:
     with ThreadPoolExecutor(2) as pool:
         run = perfscope.load_traces(TRACES / "cpu_gloo_2ranks", output=tmp_path / "run", executor=pool)
@@ -196,6 +231,18 @@ def test_importing_perfscope_loads_neither_arrow_nor_pandas() -> None:
     assert done.stdout.strip() == ""
     with pytest.raises(AttributeError, match="no attribute 'opne'"):
         perfscope.opne  # noqa: B018
+
+
+def test_a_script_without_a_guard_runs_once(tmp_path: Path) -> None:
+    """The processes that read traces do not run it again."""
+    script = tmp_path / "script.py"
+    traces = str(TRACES / "cpu_gloo_2ranks")
+    script.write_text(f"import perfscope\nprint(perfscope.load_traces({traces!r}).table('ranks').num_rows)\n")
+    for command, code in (([str(script)], None), (["-"], script.read_text())):
+        done = subprocess.run(
+            [sys.executable, *command], check=False, input=code, capture_output=True, text=True
+        )
+        assert (done.stdout, done.stderr) == ("2\n", "")
 
 
 def test_tables_of_a_run_need_no_pandas(tmp_path: Path) -> None:

@@ -45,6 +45,14 @@ def test_layers_of_every_run_carry_its_label(runs: list[Path]) -> None:
     assert "<table" in study._repr_html_()
 
 
+def test_tables_of_a_comparison_are_exported(runs: list[Path], tmp_path: Path) -> None:
+    study = perfscope.compare(runs, mode="strong")
+    assert study.export("csv", tmp_path / "scaling.csv", table="scaling") == 3
+    assert (tmp_path / "scaling.csv").read_text().startswith('"series","mode","world_size"')
+    with pytest.raises(UsageError, match="perfetto holds the timeline only"):
+        study.export("perfetto", tmp_path / "x", table="scaling")
+
+
 def test_too_few_runs_and_an_unknown_grouping_are_refused(runs: list[Path], tmp_path: Path) -> None:
     with pytest.raises(RunDirectoryError, match=r"1 runs to compare.*nowhere"):
         perfscope.compare([runs[0], tmp_path / "nowhere"])
