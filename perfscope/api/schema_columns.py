@@ -61,6 +61,8 @@ TIMELINE_COLUMNS = {
     "group_size": "ranks of the group",
     "in_bytes": "input of the collective on this rank",
     "out_bytes": "output of the collective on this rank",
+    "in_rows": "rows (tokens, of experts) that this rank sends in an all_to_all",
+    "out_rows": "rows that this rank gets in an all_to_all",
     "dtype": "of the elements that are communicated",
     "peer": "the other global rank of a send or receive",
     "seq": "number of the call among those of its kind and group in the window",
