@@ -57,6 +57,7 @@ _ELEMENT_BYTES = (
     (4, ("float", "int")),
 )
 _POINT_TO_POINT = ("send", "recv")
+_REDUCTIONS = ("all_reduce", "reduce_scatter")
 _UNIT_RANGES = ("FSDP::all_gather", "FullyShardedDataParallel.")  # of FSDP2 and FSDP1
 
 
@@ -218,6 +219,9 @@ class RankComm(Struct):
             exchanges = of_group & (calls.layer >= 0) & np.isin(calls.collective, list(EXCHANGES))
             use.layers.update(layers[layer] for layer in np.unique(calls.layer[exchanges]).tolist())
             use.has_units |= has_units
+            # Said to carry tensors of layers while none runs: gradients.
+            reduces = of_group & (calls.served >= 0) & (calls.layer < 0)
+            use.has_buckets |= bool((reduces & np.isin(calls.collective, _REDUCTIONS)).any())
 
     def _add_layers(self, calls: _Calls, groups: Sequence[CommGroup], layers: Sequence[str]) -> None:
         """Calls whose layer is known."""

@@ -1,9 +1,10 @@
 """What programs say themselves of their calls of communication: which layers' tensors these carry.
 
 A program that packs tensors of several layers into one buffer can run the call inside a mark
-(`layout.MARK_SERVES`); the schemes of `perfscope bench` do. The probe marks messages between
-pipeline stages likewise (`layout.MARK_BOUNDARY`). A call belongs to the mark that was open when it
-was asked for. Where marks of several threads were, it is not known which one that is.
+(`layout.MARK_SERVES`); the schemes of `perfscope bench` do. The probe marks calls on parameters and
+gradients, and messages between pipeline stages (`layout.MARK_BOUNDARY`), likewise. A call belongs to
+the mark that was open when it was asked for, to the outermost on a thread: what the program says
+counts. Where marks of several threads were, it is not known which one that is.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import pyarrow as pa
 from msgspec import Struct
 
 from perfscope.analysis.intervals import Int64
-from perfscope.analysis.spans import Spans, words
+from perfscope.analysis.spans import Mask, Spans, words
 from perfscope.rundir import layout
 from perfscope.rundir.served_layers import axis_of, decoded
 
@@ -85,7 +86,8 @@ def served_layers(table: pa.Table, spans: Spans) -> ServedLayers:
     boundaries = [_boundary(text) for text in names]
     says = np.array([*(bool(one or other) for one, other in zip(shares, boundaries, strict=True)), False])
     rows = np.flatnonzero((spans.device < 0) & says[name])
-    rows = rows[np.argsort(spans.start[rows], kind="stable")]
+    rows = rows[np.lexsort((-spans.end[rows], spans.start[rows]))]
+    rows = rows[~_are_nested(spans.start[rows], spans.end[rows], spans.lane[rows])]
     return ServedLayers(
         spans.start[rows],
         spans.end[rows],
@@ -95,6 +97,15 @@ def served_layers(table: pa.Table, spans: Spans) -> ServedLayers:
         axes,
         boundaries,
     )
+
+
+def _are_nested(start: Int64, end: Int64, lane: Int64) -> Mask:
+    """Which marks are inside an earlier one of their thread; in order of start, the longest first."""
+    nested = np.zeros(len(start), np.bool_)
+    for number in np.unique(lane).tolist():
+        rows = np.flatnonzero(lane == number)
+        nested[rows[1:]] = start[rows[1:]] < np.maximum.accumulate(end[rows])[:-1]
+    return nested
 
 
 def _boundary(text: str) -> Boundary | None:

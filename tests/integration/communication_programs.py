@@ -201,6 +201,18 @@ def pipeline(schedule: str, *, replicas: int = 1, rounds: int = 1) -> None:
         optimizer.zero_grad()
 
 
+def gradients_by_hand() -> None:
+    """Each gradient alone, over one of two groups."""
+    model, second = Net(), dist.new_group()
+    optimizer = torch.optim.SGD(model.parameters(), 0.001)
+    for _ in range(STEPS):
+        model(torch.randn(32, WIDTH)).square().mean().backward()
+        for name, value in model.named_parameters():
+            dist.all_reduce(value.grad, group=second if ".up." in name else None)
+        optimizer.step()
+        optimizer.zero_grad()
+
+
 class _Exchange(torch.autograd.Function):  # type: ignore[misc]
     """Sends a third of the tokens to the next rank and the rest to itself; gradients go back."""
 
@@ -328,6 +340,7 @@ PROGRAMS: dict[str, tuple[int, Callable[[], None], dict[str, set[str]]]] = {
             "dp": {f"{i}.{name}" for i in (0, 1) for name in ("up", "down")},
         },
     ),
+    "gradients": (2, gradients_by_hand, {"dp": LINEAR}),
     "experts": (2, experts, {"ep": {"blocks.1"}}),
     "by_hand": (2, by_hand, {"tp": {"blocks.2"}}),
     "checkpointed": (2, checkpointed, {"tp": {"blocks.1.inner.1"}}),

@@ -78,7 +78,7 @@ class TorchProbe(FrameworkProbe):
         self._names = ModelNames(self._marks)
         failed = functools.partial(self.fault, "call marks")
         self._call_marks = CallMarks(
-            *(self._profiler.mark_type, self.unseen, failed, self._marks.name_of, self._profiler.sees)
+            *(self._profiler.mark_type, self.unseen, failed, self._marks, self._profiler.sees)
         )
         self._armed = self._tracing = False  # the latter: a window is open
         self._blind = False  # forward passes are no longer looked at; steps still are

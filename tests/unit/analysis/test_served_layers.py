@@ -54,6 +54,11 @@ def test_calls_belong_to_the_mark_in_which_they_were_asked_for() -> None:
     assert found(served, *calls) == [{"a": 3, "b": 1}, {"c": 1}, None, None, None]
 
 
+def test_a_mark_inside_another_one_does_not_count() -> None:
+    served = marks((MAIN, 100, 100, "perfscope.serves:a=1"), (MAIN, 120, 20, "perfscope.serves:b=1"))
+    assert found(served, (130, 300, BACKEND), (160, 300, BACKEND)) == [{"a": 1}, {"a": 1}]
+
+
 def test_marks_of_two_threads_at_once_do_not_say_whose_a_call_is() -> None:
     served = marks(
         (MAIN, 100, 100, "perfscope.serves:a=1"),
