@@ -111,6 +111,7 @@ class RankLayers(Struct):
     sums: dict[str, _LayerSums] = field(default_factory=lambda: defaultdict(_LayerSums))
     first_seen: dict[str, int] = {}
     num_steps: int = 0
+    num_shaped_steps: int = 0  # of windows that were recorded with the shapes of operators' inputs
     comm: RankComm = field(default_factory=RankComm)
 
     def add(
@@ -133,6 +134,8 @@ class RankLayers(Struct):
             members: process group -> ranks, where that is known.
         """
         self.num_steps += len(steps)
+        if (whole_numbers(table, "flops") >= 0).any():
+            self.num_shaped_steps += len(steps)
         code, names = words(table, "layer")
         in_layer = in_steps & (code >= 0)
         if in_layer.any():
@@ -201,11 +204,12 @@ class RankLayers(Struct):
         for layer in self.comm.layers:
             self.sums[layer]  # a layer that runs no operator of its own has its communication all the same
         for layer, sums in self.sums.items():
-            values = (
-                *(sums.forward, sums.backward, sums.calls),
-                *(sums.forward_flops, sums.backward_flops, sums.forward_bytes, sums.backward_bytes),
+            times = (sums.forward, sums.backward, sums.calls)
+            work = (sums.forward_flops, sums.backward_flops, sums.forward_bytes, sums.backward_bytes)
+            num_shaped = self.num_shaped_steps or self.num_steps
+            record.means[layer].append(
+                (*(value / self.num_steps for value in times), *(amount / num_shaped for amount in work))
             )
-            record.means[layer].append(tuple(value / self.num_steps for value in values))
             record.ranks[layer].append(rank)
             flops, moved = record.knows.get(layer, (False, False))
             record.knows[layer] = (flops or sums.knows_flops, moved or sums.knows_bytes)

@@ -19,9 +19,13 @@ from ...rundir import layout
 from ..files import check_process_name, check_writable
 from ..frames import around
 from ..framework_probe import Trace
+from ..ranks import identify
 from .c_stderr import without_cerr, without_line
 
 _IMPORTER = threading.get_ident()  # this is imported with torch
+# Shapes of operators' inputs are almost half of what a traced step costs more. In a process that does not
+# communicate they serve FLOPs and bytes alone, which few windows tell as well; elsewhere they size calls.
+_SHAPES_EVERY = 4  # windows
 _KINETO_LINE = b"External init callback must run in same thread"
 
 
@@ -51,6 +55,7 @@ class TorchTrace(Trace):
         self._used_by: Optional[int] = None  # pid
         self._starting = False
         self._yields = False
+        self._num_sessions = 0
         torch = sys.modules["torch"]
         fast = getattr(torch._C._profiler, "_RecordFunctionFast", None)
         self.mark_type = fast if fast is not None else torch.autograd.profiler.record_function
@@ -70,7 +75,8 @@ class TorchTrace(Trace):
         torch = sys.modules["torch"]
         device = "cuda" if torch.cuda.is_available() and torch.cuda.is_initialized() else None
         profiler = torch.autograd.profiler
-        options: Dict[str, Any] = {"record_shapes": True, "use_kineto": True}
+        shapes = _has_peers() or self._num_sessions % _SHAPES_EVERY == 0
+        options: Dict[str, Any] = {"record_shapes": shapes, "use_kineto": True}
         self._device = device
         self._thread = threading.get_ident()
         if self._thread != threading.main_thread().ident:
@@ -92,7 +98,8 @@ class TorchTrace(Trace):
         finally:
             self._starting = False
         self._profile = profile
-        self._describe(torch)
+        self._num_sessions += 1
+        self._describe(torch, shapes)
         return True
 
     @staticmethod
@@ -108,11 +115,11 @@ class TorchTrace(Trace):
         TorchTrace._initialized = True
 
     @staticmethod
-    def _describe(torch: Any) -> None:
+    def _describe(torch: Any, shapes: bool) -> None:
         add = getattr(torch.autograd, "_add_metadata_json", None)
         if add is None:
             return
-        add("record_shapes", "1")
+        add("record_shapes", str(int(shapes)))
         dist = torch.distributed
         if dist.is_available() and dist.is_initialized():
             info = {
@@ -211,6 +218,12 @@ class TorchTrace(Trace):
         self._profile = self._left = None
         if self._used_by not in (None, os.getpid()):
             _exit_without_destructors()
+
+
+def _has_peers() -> bool:
+    """Whether this process communicates, by torch or by what started it."""
+    identity = identify()
+    return identity.source == "torch.distributed" or (identity.world_size or 1) > 1
 
 
 def _check_whole(path: str) -> None:
