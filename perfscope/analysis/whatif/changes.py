@@ -162,10 +162,15 @@ def merged_calls(
         spared[calls[:-needed]] = True  # the last one carries them all
     if not spared.any():
         return None
-    # Of a merged call only what its bytes cost remains, as part of the call that carries them all.
+    # Of a merged call only what its bytes cost remains, as part of the call that carries them all: it is not
+    # begun.
     per_byte = np.array([*(costs[name].ns_per_byte if name in costs else 0.0 for name in program.names), 0.0])
     moved = (per_byte[program.kind] * np.maximum(program.size, 0))[events.call]
-    return Change(transfer=np.where(spared[events.call], np.minimum(moved, events.transfer), events.transfer))
+    is_spared = spared[events.call]
+    return Change(
+        transfer=np.where(is_spared, np.minimum(moved, events.transfer), events.transfer),
+        delay=np.where(is_spared, 0.0, events.delay),
+    )
 
 
 def layer_faster(program: Program, layer: int, factor: Mapping[str, float]) -> Change | None:

@@ -24,7 +24,9 @@ class CallCost(Struct, frozen=True, kw_only=True):
 def call_costs(replays: Replays) -> dict[tuple[str, str], CallCost]:
     """(collective, group) -> cost; kinds of which nothing can be said have no latency.
 
-    The medians of each size make a line (Theil-Sen slope, not negative); its value at size 0 is the latency.
+    The medians of each size make a line; its value at size 0 is the latency. Its slope is not negative: the
+    median of the slopes between two sizes, weighted by how far these are apart (weighted Theil-Sen), because
+    it is chance how long small calls take where threads wait for a CPU.
     The median and not the quickest: backends in threads have calls a hundred times quicker than they usually
     are, and it is the usual one that is saved. Calls of at most NO_LOAD_BYTES are all latency.
     """
@@ -52,6 +54,13 @@ def _cost(size: Float, time: Float) -> CallCost:
     if kinds[-1] < MIN_RATIO * kinds[0]:
         return CallCost(ns_per_byte=middle / float(np.median(size)) if np.median(size) else 0.0)
     first, second = np.triu_indices(len(kinds), 1)
-    slope = max(float(np.median((usual[second] - usual[first]) / (kinds[second] - kinds[first]))), 0.0)
+    apart = kinds[second] - kinds[first]
+    slope = max(_weighted_median((usual[second] - usual[first]) / apart, apart), 0.0)
     latency = float(np.clip(np.median(usual - slope * kinds), 0.0, middle))
     return CallCost(latency_ns=latency, ns_per_byte=slope)
+
+
+def _weighted_median(values: Float, weights: Float) -> float:
+    order = np.argsort(values, kind="stable")
+    reached = np.cumsum(weights[order])
+    return float(values[order][np.searchsorted(reached, reached[-1] / 2)])
