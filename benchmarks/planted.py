@@ -9,6 +9,7 @@ itself, is the error that no prediction can beat here.
     python benchmarks/planted.py                                  # every cause, 2 repeats, about 15 minutes
     python benchmarks/planted.py --causes straggler,input_bound --repeats 5 --json
     python benchmarks/planted.py --causes hybrid --repeats 10     # all of hybrid.py
+    python benchmarks/planted.py --clean 40                       # nothing planted: false alarms
 
 Needs two CPUs; slow links run in the emulated cluster (root or user namespaces, `ip`, `tc`). Remote memory
 needs two NUMA nodes and is planted in tests/planted only, where the machine is emulated.
@@ -228,9 +229,11 @@ def main() -> None:
     for name in causes:
         setups += [CAUSES[name].planted, CAUSES[name].removed]
     setups = list(dict.fromkeys(setups))
+    if args.clean:
+        causes, setups = [], [CLEAN, EVEN]
     with tempfile.TemporaryDirectory() as scratch:
         out = Path(args.out or scratch)
-        results = _all(setups, args.repeats, out)
+        results = _all(setups, -(-args.clean // 2) or args.repeats, out)
     document = {
         "causes": {name: _judge(name, CAUSES[name], results) for name in causes},
         "clean": [_verdict(run) for setup in (CLEAN, EVEN) for run in results.get(setup, [])],
@@ -247,6 +250,7 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--causes", help=f"comma-separated: {', '.join(CAUSES)} (all)")
     parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--clean", type=int, default=0, metavar="N", help="N runs of which nothing is wrong")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--out", help="keep the run directories here")
     return parser.parse_args()
@@ -426,6 +430,9 @@ def _summary(document: dict[str, Any]) -> dict[str, Any]:
     rows = [row for judged in document["causes"].values() for row in judged["runs"]]
     counted = [row for row in rows if not row["overshadowed"]]
     clean = [run for run in document["clean"] if not run["overshadowed"]]
+    alarms = [run["id"] in PLANTED or run["id"] in IMPOSSIBLE for run in clean]
+    judged = [(row["confidence"], row["hit"]) for row in counted]
+    judged += [(run["confidence"], not alarm) for run, alarm in zip(clean, alarms, strict=True)]
     errors = [row["error"] for row in counted if row["error"] is not None and not row["removed_overshadowed"]]
     return {
         "planted": len(counted),
@@ -433,7 +440,11 @@ def _summary(document: dict[str, Any]) -> dict[str, Any]:
         "all_planted": len(rows),
         "own_first": sum(row["own_hit"] for row in rows),
         "clean": len(clean),
-        "false_alarms": sum(run["id"] in PLANTED or run["id"] in IMPOSSIBLE for run in clean),
+        "false_alarms": sum(alarms),
+        "right_by_confidence": {
+            level: [sum(right for of, right in judged if of == level), sum(of == level for of, _ in judged)]
+            for level in sorted({str(of) for of, _ in judged})
+        },
         "overshadowed": len(rows) + len(document["clean"]) - len(counted) - len(clean),
         "what_if_errors": errors,
         "median_what_if_error": statistics.median(errors) if errors else None,
@@ -460,6 +471,8 @@ def _print(document: dict[str, Any]) -> None:
     print(f"\nnamed first: {summary['named_first']} of {summary['planted']}")
     print(f"first about the training: {summary['own_first']} of {summary['all_planted']}")
     print(f"false alarms on clean runs: {summary['false_alarms']} of {summary['clean']}")
+    for level, (right, runs) in summary["right_by_confidence"].items():
+        print(f"verdicts of {level} confidence that are right: {right} of {runs}")
     if summary["overshadowed"]:
         print(
             f"* not counted: {summary['overshadowed']} runs during which other processes and the hypervisor "
