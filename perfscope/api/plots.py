@@ -14,9 +14,11 @@ from perfscope.analysis.efficiency.results import Efficiency
 from perfscope.analysis.results import Breakdown
 from perfscope.api.columns import not_installed
 from perfscope.errors import PerfscopeError, UsageError
+from perfscope.messages.efficiency import TITLES
 from perfscope.reports.display import visible
 from perfscope.reports.palette import light_palette
 from perfscope.settings import nearest
+from perfscope.vocabulary.efficiency import PopFactor
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -170,18 +172,14 @@ class RunPlots:
             PerfscopeError: there are none.
         """
         factors = self._efficiency
-        known = (
-            [
-                (name, value)
-                for name in factors.__struct_fields__
-                if isinstance(value := getattr(factors, name), float)
-            ]
-            if factors is not None
-            else []
-        )
+        known = [
+            (TITLES[factor], value)
+            for factor in PopFactor
+            if factors is not None and (value := getattr(factors, factor.value, None)) is not None
+        ]
         if not known:
             raise PerfscopeError(f"{self._name}: efficiency is not known; run.missing says why")
-        names = [name.replace("_", " ") for name, _ in known]
+        names = [name for name, _ in known]
         values = {"compute": np.array([value for _, value in known])}
         ax = _stacked(axes(ax, len(names)), names, values)
         ax.set(xlabel="ratio", xlim=(0, 1), title="Parallel efficiency")

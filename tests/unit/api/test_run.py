@@ -164,6 +164,11 @@ def test_charts_draw_what_the_tables_say(dlrm: perfscope.Run, gloo: perfscope.Ru
     assert len(layers.get_yticklabels()) == 2
     given = dlrm.plot.steps()
     assert dlrm.plot.steps(given) is given
+    factors = gloo.plot.efficiency()
+    assert [label.get_text() for label in factors.get_yticklabels()][:2] == [
+        "Parallel efficiency",
+        "Load balance",
+    ]
     with pytest.raises(PerfscopeError, match="no hardware counter was recorded"):
         dlrm.plot.counters("CPUs busy")
 
