@@ -65,7 +65,7 @@ def confidence(evidence: Evidence, finding: Finding) -> Confidence:
         return Confidence(level=Level.HIGH)
     if finding.id is Kind.PAGE_FAULT_CHURN:
         return _of_all_steps(evidence, finding, min(faults.num_steps for faults in evidence.page_faults))
-    if finding.id in _ALWAYS_ON | _PLACED or not evidence.traced:
+    if finding.id in _ALWAYS_ON | _PLACED or finding.of_training or not evidence.traced:
         return _of_all_steps(evidence, finding)
     if finding.id is Kind.INPUT_BOUND:
         timed = _input_as_timed(evidence)
@@ -82,8 +82,9 @@ def _of_all_steps(evidence: Evidence, finding: Finding, num_steps: int | None = 
     reasons = [] if finding.id in _PLACED else _at_most(Doubt.FEW_STEPS, steps, FEW_TIMED)
     if finding.gain_ratio is None:
         reasons.append(Reason(doubt=Doubt.NOT_MEASURED, level=Level.MEDIUM, value=None))
-    if finding.id is not Kind.DISTURBED:  # it is what makes steps differ
+    if finding.id is not Kind.DISTURBED:
         reasons += _disturbed(evidence)
+    if finding.id is not Kind.DISTURBED and not finding.of_training:  # these make steps differ
         reasons += _at_least(Doubt.SPREAD, evidence.spread_ratio, SPREAD)
     return _judged(reasons, num_steps=steps, spread_ratio=evidence.spread_ratio)
 

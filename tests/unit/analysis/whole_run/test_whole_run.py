@@ -13,6 +13,7 @@ from perfscope.reports.build import build_report
 from perfscope.reports.text import render_text
 from perfscope.rundir.reader import RunReader
 from perfscope.vocabulary.causes import Cause
+from perfscope.vocabulary.confidence import ConfidenceLevel
 from perfscope.vocabulary.figures import Figure
 from perfscope.vocabulary.findings import FindingKind
 from perfscope.vocabulary.run_parts import RunPart
@@ -76,6 +77,9 @@ def test_evaluations_are_told_from_the_steps_and_lead_the_report(tmp_path: Path)
     assert entry.ratio == pytest.approx(4.9 / 6.9)
     first = analysis.findings[0]
     assert first.id is FindingKind.EVALUATION and first.of_training
+    assert (
+        first.confidence is not None and first.confidence.level is ConfidenceLevel.HIGH
+    )  # timed in all steps
     assert "71.0 % of the training time" in first.text.title and "every 20 steps" in first.text.title
     text = " ".join(render_text(build_report(analysis, None)).split())
     assert "[saves at most 24.5 ms, 71.0 % of the training's mean step of 34.5 ms]" in text
@@ -110,6 +114,15 @@ def test_steps_of_two_lengths_are_seen_below_three_times_the_median(tmp_path: Pa
     assert whole is not None
     (entry,) = whole.long_steps
     assert (entry.part, entry.num_steps, entry.every) == (RunPart.OTHER, 30, 4)
+
+
+def test_steps_that_compute_more_are_ordinary_steps(tmp_path: Path) -> None:
+    """Sequences of several lengths: forward and backward pass are four times as long."""
+    durations = every(5, 400 * MS, 100 * MS, 100)
+    columns = {"durations": durations, "backward_ns": [length * 3 // 5 for length in durations]}
+    analysis = analyzed(tmp_path, sum(durations), [columns])
+    assert RunPart.OTHER not in parts(analysis)
+    assert analysis.findings[0].id is not FindingKind.LONG_STEPS
 
 
 def test_one_stall_and_scattered_lengths_are_no_second_length(tmp_path: Path) -> None:
