@@ -1,6 +1,7 @@
 """The communication of one rank's windows, divided among layers and process groups.
 
-Where several calls are under way at once, each gets an equal part of the time; so the parts of all calls add
+Where several calls are under way at once, each gets an equal part of the time, but of messages of one thread
+only the one that ends first: the thread waits for it. So the parts of all calls add
 up to the communication of the step breakdown, and their exposed parts to its exposed communication.
 
 A call belongs to the layers that the program says (`served_layers`), which share it by bytes. Where it says
@@ -417,7 +418,7 @@ def _calls(
 ) -> _Calls:
     bounds = np.array([[step.start_ns, step.end_ns] for step in steps], dtype=np.int64).reshape(-1, 2)
     comm = iv.intersect(act.comm, iv.union(bounds[:, 0], bounds[:, 1]))
-    exposed = iv.subtract(comm, act.useful)
+    exposed, hidden = iv.subtract(comm, act.useful), iv.intersect(comm, act.useful)
     start, end = spans.start[rows], spans.end[rows]
     code, names = words(table, "collective")
     collective = np.array([*names, NAMELESS])[code[rows]]
@@ -432,14 +433,16 @@ def _calls(
     is_integer = np.array([*(text.lower().startswith(("int", "long")) for text in dtypes), False])
     launch = whole_numbers(table, "launch_ns")[rows]
     has_elements = (in_bytes >= 0) & (width > 0)
+    is_message = np.isin(collective, _POINT_TO_POINT) & (spans.device[rows] < 0)
+    call, *times = _pieces(start, end, np.where(is_message, spans.lane[rows], -1))
     return _Calls(
         row=rows,
         collective=collective,
         group=group_of,
         layer=layer[rows],
         phase=spans.phase[rows],
-        exposed=iv.shares_of(exposed, start, end),
-        hidden=iv.shares_of(iv.intersect(comm, act.useful), start, end),
+        exposed=_summed(call, iv.shares_of(exposed, *times), len(rows)),
+        hidden=_summed(call, iv.shares_of(hidden, *times), len(rows)),
         elements=np.where(has_elements, in_bytes // np.maximum(width, 1), -1),
         integer=is_integer[dtype[rows]],
         size=size,
@@ -451,6 +454,31 @@ def _calls(
         in_bytes=in_bytes,
         queued=(spans.device[rows] >= 0) | (launch >= 0),
     )
+
+
+def _pieces(start: Int64, end: Int64, thread: Int64) -> tuple[Int64, Int64, Int64]:
+    """Call, start and end of the times that calls have a part in.
+
+    A CPU backend's span of a message ends when the thread has waited for it, perhaps long after it was sent.
+    So of the messages of a thread that are under way at once, the thread waits for the one that ends first.
+
+    Args:
+        start, end: of the calls, shape (calls,).
+        thread: of messages of CPU backends; -1 = any other call.
+    """
+    others = np.flatnonzero(thread < 0)
+    parts: list[tuple[Int64, Int64, Int64]] = [(others, start[others], end[others])]
+    for number in np.unique(thread[thread >= 0]).tolist():
+        calls = np.flatnonzero(thread == number)
+        index, begins, ends = iv.first_ending(start[calls], end[calls])
+        parts.append((calls[index], begins, ends))
+    call, begin, stop = (np.concatenate([part[place] for part in parts]) for place in range(3))
+    return call, begin, stop
+
+
+def _summed(call: Int64, parts: NDArray[np.float64], num_calls: int) -> NDArray[np.float64]:
+    """Parts of calls, by call."""
+    return np.bincount(call, parts, num_calls).astype(np.float64)
 
 
 def _has_units(table: pa.Table) -> bool:

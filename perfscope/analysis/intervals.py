@@ -133,6 +133,36 @@ def shares_of(intervals: Intervals, start: Int64, end: Int64) -> NDArray[np.floa
     return shares
 
 
+def first_ending(start: Int64, end: Int64) -> tuple[Int64, Int64, Int64]:
+    """Cuts spans so that of those open at once only that which ends first is left.
+
+    Args:
+        start: shape (n,), ns.
+        end: shape (n,), ns.
+
+    Returns:
+        Index of the span, start and end of each piece. The union of the pieces is that of the spans.
+    """
+    end = np.maximum(start, end)
+    pieces: list[tuple[int, int, int]] = []
+    gaps: list[tuple[int, int]] = []  # in no piece so far, in order
+    reach = int(start.min()) if len(start) else 0  # up to there, what is no gap is in a piece
+    for index in np.lexsort((start, end)).tolist():
+        begin, stop = int(start[index]), int(end[index])
+        while gaps and gaps[-1][1] > begin:
+            gap = gaps.pop()
+            pieces.append((index, max(gap[0], begin), gap[1]))
+            if gap[0] < begin:
+                gaps.append((gap[0], begin))
+        if stop > reach:
+            pieces.append((index, max(begin, reach), stop))
+            if begin > reach:
+                gaps.append((reach, begin))
+            reach = stop
+    owner, begins, ends = np.array(pieces, np.int64).reshape(-1, 3).T
+    return owner, begins, ends
+
+
 def grouped_length(code: NDArray[np.integer], start: Int64, end: Int64, num_codes: int) -> Int64:
     """|union| of the spans of each group, for all groups at once.
 

@@ -83,3 +83,14 @@ def test_apportioned_means_add_up(totals: list[int], parts: int) -> None:
     result = iv.apportion(totals, parts)
     assert sum(result) == (2 * sum(totals) + parts) // (2 * parts)
     assert all(abs(mean * parts - total) < parts for mean, total in zip(result, totals, strict=True))
+
+
+@given(spans)
+def test_of_spans_open_at_once_the_first_to_end_is_left(pairs: list[tuple[int, int]]) -> None:
+    owner, begin, end = iv.first_ending(*columns(pairs))
+    pieces = list(zip(owner.tolist(), (begin - BASE).tolist(), (end - BASE).tolist(), strict=True))
+    for moment in range(SIZE):
+        still_open = [stop for start, stop in pairs if start <= moment < stop]
+        found = [index for index, start, stop in pieces if start <= moment < stop]
+        assert [pairs[index][1] for index in found] == ([min(still_open)] if still_open else [])
+        assert all(pairs[index][0] <= moment for index in found)

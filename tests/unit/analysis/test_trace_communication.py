@@ -110,6 +110,20 @@ def test_spans_without_a_name_are_communication(tmp_path: Path) -> None:
     assert Cause.NO_COMMUNICATION not in {entry.cause for entry in missing}
 
 
+def test_a_thread_waits_for_the_message_that_ends_first(tmp_path: Path) -> None:
+    """gloo's span of a message ends when it has been waited for, perhaps long after it was sent."""
+    events = [
+        note("ProfilerStep#1", 0, 1000),
+        note("gloo:send", 100, 800),
+        note("gloo:recv", 200, 300),
+    ]
+    communication = analyzed(tmp_path, *events).communication
+    assert communication is not None
+    (entry,) = communication.unattributed
+    assert entry.collectives == {"send": 500_000, "recv": 300_000}
+    assert communication.exposed_ns == 800_000
+
+
 def test_one_group_may_serve_two_axes(tmp_path: Path) -> None:
     """DLRM: the world's gradients are data parallel, its exchange of embeddings is neither that nor ep."""
     import_traces([TRACES / "dlrm_v100_8ranks"], tmp_path / "run", jobs=1)
