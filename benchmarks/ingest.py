@@ -58,9 +58,10 @@ main()
 PERFSCOPE_INGEST = """
 import sys
 from pathlib import Path
-from perfscope.ingest.run import ingest_run, lean_process
+from perfscope.ingest.run import ingest_run
+from perfscope.no_pandas import lean_process
 lean_process()
-print(ingest_run(Path(sys.argv[2]), jobs=1)[0].events_kept)
+print(ingest_run(Path(sys.argv[2]))[0].events_kept)
 """
 PEER = """
 import logging, os, sys, warnings

@@ -1,17 +1,18 @@
 """Analysis of a run of many ranks: CPU time and peak memory (DESIGN §8: 1,024 ranks < 60 s, < 2 GB).
 
-    python benchmarks/scale.py [--ranks 1024] [--layers 60] [--axes 1] [--steps 200] [--keep DIR]
+    python benchmarks/scale.py [--ranks 1024] [--layers 60] [--axes 1] [--steps 200] [--jobs N] [--keep DIR]
 
 With several axes, each rank makes a call per layer on a group of eight ranks of each axis but the first,
 which reduces the gradients.
 
-Writes a made-up run (steps and timelines in the formats of a real one), then analyses it in a process of its
+Writes a made-up run (steps and timelines in the formats of a real one), then analyzes it in a process of its
 own, so that the memory shown is the analysis's and not the generator's. Times are for this machine, now.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import resource
 import subprocess
@@ -24,6 +25,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from perfscope.no_pandas import lean_process
 from perfscope.rundir.schema import TIMELINE
 
 EPOCH = 1_780_000_000_000_000_000
@@ -207,29 +209,40 @@ def _calls(
     return _table(values, num)
 
 
-def analyze(path: Path) -> None:
-    """Analyses the run in this process and prints what it cost."""
+def analyze(path: Path, jobs: int) -> None:
+    """Analyzes the run in this process and `jobs` workers, to the JSON report, and prints what it cost."""
+    lean_process()
     from perfscope.analysis.run import analyze_run
-    from perfscope.analysis.timeline_extract import extract_timeline
+    from perfscope.engines.opening import open_executor
+    from perfscope.reports.document import build_document, render_json
     from perfscope.rundir.reader import RunReader
 
     begun = time.monotonic()
-    reader = RunReader(path)
-    analysis = analyze_run(reader)
-    analyzed = time.monotonic()
-    extract = extract_timeline(
-        reader, clocks=analysis.clocks, groups=analysis.process_groups, calls=analysis.labeled_calls
-    )
-    done = time.monotonic()
-    usage = resource.getrusage(resource.RUSAGE_SELF)
+    with open_executor(jobs=jobs) as executor:
+        reader = RunReader(path)
+        opened = cpu_of(resource.RUSAGE_SELF)
+        analysis = analyze_run(reader, executor=executor)
+    analyzed = cpu_of(resource.RUSAGE_SELF)
+    text = render_json(build_document(analysis))
+    wall = time.monotonic() - begun
+    driver, workers = cpu_of(resource.RUSAGE_SELF), cpu_of(resource.RUSAGE_CHILDREN)
+    whole, num_ranks = driver + workers, len(analysis.ranks)
     print(f"verdict        {analysis.findings[0].text.title}")
-    print(f"ranks          {len(analysis.ranks)}, layers {len(analysis.layers)}, calls {len(analysis.calls)}")
-    print(f"analysis       {analyzed - begun:.1f} s wall")
-    drawn = f"{extract.num_drawn} of {extract.num_recorded} spans"
-    print(f"timeline       {done - analyzed:.1f} s wall, drew {drawn}")
-    cpu = usage.ru_utime + usage.ru_stime
-    print(f"CPU            {cpu:.1f} s (whole report's budget: 60 s wall on 2 cores)")
-    print(f"peak RSS       {usage.ru_maxrss / 1024:.0f} MiB (budget: 2 GB)")
+    print(f"ranks          {num_ranks}, layers {len(analysis.layers)}, calls {len(analysis.calls)}")
+    print(f"to JSON        {wall:.1f} s wall; sha256 {hashlib.sha256(text.encode()).hexdigest()[:16]}")
+    parts = f"opening {opened:.1f}, analysis {analyzed - opened:.1f}, document {driver - analyzed:.1f}"
+    print(f"CPU            {driver:.1f} s here ({parts}), {workers:.1f} s in workers")
+    print(f"per rank       {1e3 * whole / num_ranks:.2f} ms CPU")
+    if executor is not None:
+        print(f"serial share   {driver / whole:.0%} of the CPU time")
+    for who, name in ((resource.RUSAGE_SELF, "this process"), (resource.RUSAGE_CHILDREN, "a worker")):
+        print(f"peak RSS       {resource.getrusage(who).ru_maxrss / 1024:.0f} MiB, {name}")
+
+
+def cpu_of(who: int) -> float:
+    """Seconds."""
+    usage = resource.getrusage(who)
+    return usage.ru_utime + usage.ru_stime
 
 
 def main() -> None:
@@ -238,18 +251,20 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=60)
     parser.add_argument("--axes", type=int, default=1, choices=range(1, 5))
     parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--jobs", type=int, default=1, help="worker processes; 1 = none")
     parser.add_argument("--keep", type=Path, help="write the run here and keep it")
     parser.add_argument("--analyze", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.analyze:
-        analyze(options.analyze)
+        analyze(options.analyze, options.jobs)
         return
     with tempfile.TemporaryDirectory() as scratch:
         path = options.keep or Path(scratch) / "run"
         path.mkdir(parents=True, exist_ok=True)
         spans = build(path, options.ranks, options.layers, options.steps, options.axes)
         print(f"made           {options.ranks} ranks, {spans} spans, {options.steps} steps each", flush=True)
-        subprocess.run([sys.executable, __file__, "--analyze", str(path)], check=True)
+        jobs = ("--jobs", str(options.jobs))
+        subprocess.run([sys.executable, __file__, "--analyze", str(path), *jobs], check=True)
 
 
 if __name__ == "__main__":

@@ -42,7 +42,10 @@ class UnreadableFileError(RunDirectoryError, ValueError):
 
     def __init__(self, path: object, reason: str) -> None:
         super().__init__(f"{path} cannot be read: {reason}")
-        self.reason = reason
+        self.path, self.reason = path, reason
+
+    def __reduce__(self) -> tuple[type[UnreadableFileError], tuple[object, str]]:
+        return type(self), (self.path, self.reason)  # to be raised in the process that asked another
 
 
 class TraceError(PerfscopeError):

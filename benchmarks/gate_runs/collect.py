@@ -127,7 +127,7 @@ def train(cell: Cell, place: Path, steps: int | None = None) -> RunFigures:
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
-    ingest_run(place, jobs=1)
+    ingest_run(place)
     return measure_run(place, place.name)
 
 

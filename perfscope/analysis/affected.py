@@ -23,7 +23,7 @@ _OF_WINDOWS = (
     *("kernels", "workload", "collectives", "provenance", "machine", "findings", "bench", "remarks"),
     *("framework", "traced_ratio", "unlike_windows", "self_checks", *_CAUSES),
 )
-_OF_TRAINING = tuple(sorted({*_OF_STEPS, *_OF_WINDOWS, RANKS}))
+OF_TRAINING = tuple(sorted({*_OF_STEPS, *_OF_WINDOWS, RANKS}))
 _OF_MACHINE = ("machine", "findings", "waits", "what_ifs", "remarks", "self_checks", f"{RANKS}.*.host_idle")
 COUNTED = ("layers", "counters")  # keys of the report with counters of layers
 
@@ -35,8 +35,8 @@ class Affected(Struct, frozen=True, kw_only=True):
     words: str
 
 
-_TRAINING = Affected(paths=_OF_TRAINING, words=files.TRAINING)
-_RUN = Affected(paths=("run", *_OF_TRAINING), words=files.EVERYTHING)
+_TRAINING = Affected(paths=OF_TRAINING, words=files.TRAINING)
+_RUN = Affected(paths=("run", *OF_TRAINING), words=files.EVERYTHING)
 _OF_HOST = {
     layout.TOPOLOGY_JSON: Affected(paths=_OF_MACHINE, words=files.MACHINE),
     layout.CEILINGS_JSON: Affected(paths=_OF_MACHINE, words=files.PEAKS),

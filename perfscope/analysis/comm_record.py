@@ -44,6 +44,15 @@ class GroupCalls(Struct, eq=False):
     windows: dict[int, list[RankCalls]] = field(default_factory=lambda: defaultdict(list))
     ranks: set[int] = set()
 
+    def merge(self, later: GroupCalls, *, is_unknown: bool) -> None:
+        """Takes in the calls of later ranks; `is_unknown`: which ranks the group has."""
+        differs = is_unknown and bool(self.ranks) and self.size != later.size  # calls on several groups
+        self.size = 0 if differs else max(self.size, later.size)
+        self.dtypes |= later.dtypes
+        self.ranks |= later.ranks
+        for window, calls in later.windows.items():
+            self.windows[window] += calls
+
 
 class CommRecord(Struct, eq=False):
     """Every rank's calls so far."""
@@ -82,14 +91,22 @@ class CommRecord(Struct, eq=False):
             at = order[(collective[order] == which) & (group[order] == name)]
             group_name = names[name] if name >= 0 else DEFAULT_GROUP
             key = GroupKey(collectives[which], group_name, members.get(group_name, ()))
-            entry = self.groups[key]
-            sizes = {*np.unique(numbers["group_size"][at]).tolist(), *((entry.size,) if entry.ranks else ())}
+            sizes = np.unique(numbers["group_size"][at]).tolist()
             is_open = is_unknown(group_name) and len(sizes) > 1  # calls on several groups
-            entry.size = 0 if is_open else max(*sizes, len(key.members), 0)
-            entry.dtypes.update(dtypes[code] for code in dtype[at].tolist() if code >= 0)
-            entry.ranks.add(rank)
+            size = 0 if is_open else max(*sizes, len(key.members), 0)
             column = {column: values[at] for column, values in numbers.items()}
-            entry.windows[window].append(_calls(rank, key.collective, column, entry.size))
+            entry = GroupCalls(
+                size=size, dtypes={dtypes[code] for code in dtype[at].tolist() if code >= 0}, ranks={rank}
+            )
+            entry.windows[window].append(_calls(rank, key.collective, column, size))
+            self.groups[key].merge(entry, is_unknown=is_unknown(group_name))
+
+    def merge(self, later: CommRecord) -> None:
+        """Takes in the calls of later ranks."""
+        self.listed.update(later.listed)
+        self.num_nameless += later.num_nameless
+        for key, calls in later.groups.items():
+            self.groups[key].merge(calls, is_unknown=is_unknown(key.group))
 
 
 def _calls(rank: int, collective: str, column: Mapping[str, Int64], group_size: int) -> RankCalls:

@@ -103,6 +103,23 @@ class LayerRecord(Struct):
     comm: RunComm = field(default_factory=RunComm)
     held: dict[str, dict[int, int]] = field(default_factory=lambda: defaultdict(dict))  # by layer, rank
 
+    def merge(self, later: LayerRecord) -> None:
+        """Takes in the layers of later ranks."""
+        for layer, means in later.means.items():
+            self.means[layer] += means
+            self.ranks[layer] += later.ranks[layer]
+            flops, moved = later.knows[layer]
+            known = self.knows.get(layer, (False, False))
+            self.knows[layer] = (known[0] or flops, known[1] or moved)
+            rank, position = later.first_seen[layer]
+            self.first_seen.setdefault(layer, (self.num_ranks + rank, position))
+        for layer, held in later.held.items():
+            self.held[layer].update(held)
+        self.num_ranks += later.num_ranks
+        self.types.update(later.types)
+        self.params.update(later.params)
+        self.comm.ranks.update(later.comm.ranks)
+
 
 class RankLayers(Struct):
     """Layers of one rank, window by window."""
@@ -200,6 +217,7 @@ class RankLayers(Struct):
         if self.num_steps == 0:
             return
         record.num_ranks += 1
+        self.comm.labels = None
         record.comm.ranks[rank] = (self.comm, self.num_steps)
         for layer in self.comm.layers:
             self.sums[layer]  # a layer that runs no operator of its own has its communication all the same

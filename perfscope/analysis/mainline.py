@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from perfscope.analysis import intervals as iv
@@ -95,6 +96,16 @@ class LineRecord(Struct):
         if steps:
             line = _line(table, spans, act, tuple(steps), source, self.codes)
             self.lines.setdefault(line.window, {})[line.rank] = line
+
+    def merge(self, later: LineRecord) -> None:
+        """Takes in the lines of later ranks."""
+        codes = [self.codes.setdefault(name, len(self.codes)) for name in later.codes]
+        is_same = codes == list(range(len(codes)))
+        lookup = np.array([*codes, NO_LAYER], dtype=np.int32)
+        for window, lines in later.lines.items():
+            of_window = self.lines.setdefault(window, {})
+            for rank, line in lines.items():
+                of_window[rank] = line if is_same else replace(line, layer=lookup[line.layer])
 
 
 def _line(

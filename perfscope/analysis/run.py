@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from msgspec import Struct
@@ -60,7 +61,8 @@ from perfscope.analysis.pipeline.analyze import analyze_pipeline
 from perfscope.analysis.pipeline.results import Pipeline
 from perfscope.analysis.provenance import provenance
 from perfscope.analysis.rank_facts import framework_of, num_devices, workload_of, world_size
-from perfscope.analysis.ranks import RankFiles, TraceRecord, read_ranks
+from perfscope.analysis.rank_part import Progress, TraceRecord
+from perfscope.analysis.ranks import RankFiles, read_ranks
 from perfscope.analysis.results import (
     Arrivals,
     CommGroupResult,
@@ -93,6 +95,9 @@ from perfscope.vocabulary.causes import Cause
 from perfscope.vocabulary.figures import Figure
 from perfscope.vocabulary.frameworks import OWN_STEPS
 
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
 
 class _Figures(Struct, frozen=True, kw_only=True):
     """The results of all stages; `findings` and the report's `RunAnalysis` are made of them."""
@@ -117,15 +122,20 @@ class _Figures(Struct, frozen=True, kw_only=True):
     missing: tuple[Missing, ...]
 
 
-def analyze_run(source: RunSource) -> RunAnalysis:
+def analyze_run(
+    source: RunSource, *, executor: Executor | None = None, progress: Progress | None = None
+) -> RunAnalysis:
     """Everything the reports show of one run.
 
     Args:
         source: the run; its timelines must have been ingested, else they are reported as missing.
+        executor: reads the ranks; None = this process. The result is the same.
+        progress: called with (ranks read, ranks) whenever some are read.
     """
     records = source.rank_records
     windows, unlike = without_unlike(source, _windows(source))
-    ranks, no_window = _usable_traces(source, read_ranks(source, windows))
+    read = read_ranks(source, windows, executor=executor, progress=progress)
+    ranks, no_window = _usable_traces(source, read)
     ranks = without_unseen(source, _without_unobservable(source, ranks))
     comm = analyze_collectives(
         ranks.traces.comm, ranks.hosts, world_size(source.run, records), num_devices(records)
@@ -136,14 +146,7 @@ def analyze_run(source: RunSource) -> RunAnalysis:
     layers, no_layers = layer_results(ranks.traces.layers, communication, counted.layers, no_text)
     step_ns = _step_time(ranks.steps)
     speed = throughput(source.run.options.samples_per_step, records, ranks.steps, step_ns)
-    training = Training(
-        steps=ranks.steps,
-        windows=[facts for of_rank in windows.values() for facts in of_rank],
-        layers=layers,
-        calls=comm.calls,
-        samples_per_step=speed.mean_samples,
-    )
-    machine, hosts = analyze_machine(source, training)
+    machine, hosts = analyze_machine(source, _training(ranks, windows, layers, comm, speed))
     ranks = _with_states(ranks, hosts)
     communication = with_ports(communication, machine.wire if machine is not None else ())
     usual_ns, parallel = step_ns.median if step_ns else None, (pipeline, experts)
@@ -177,6 +180,23 @@ def analyze_run(source: RunSource) -> RunAnalysis:
     analysis = _analysis(source, figures)
     analysis = replace(analysis, traced_ratio=_traced_ratio(figures, analysis), unlike_windows=unlike)
     return with_self_checks(replace(analysis, findings=find(_evidence(source, figures, analysis))))
+
+
+def _training(
+    ranks: RankFiles,
+    windows: Mapping[int, Sequence[WindowFacts]],
+    layers: Sequence[LayerResult],
+    comm: CommAnalysis,
+    speed: Throughput,
+) -> Training:
+    """What the analysis of the machine needs of the others."""
+    return Training(
+        steps=ranks.steps,
+        windows=[facts for of_rank in windows.values() for facts in of_rank],
+        layers=layers,
+        calls=comm.calls,
+        samples_per_step=speed.mean_samples,
+    )
 
 
 def _with_states(ranks: RankFiles, hosts: Sequence[Host]) -> RankFiles:
@@ -442,8 +462,9 @@ def _missing_of_run(
 
 def _ranks_without(ranks: RankFiles) -> list[Missing]:
     """Ranks that lack what others have."""
-    bare = [rank.rank for rank in ranks.results if rank.breakdown_ns is None]
-    stepless = [rank.rank for rank in ranks.results if rank.step_ns is None]
+    read = [rank for rank in ranks.results if rank.rank not in ranks.unread]
+    bare = [rank.rank for rank in read if rank.breakdown_ns is None]
+    stepless = [rank.rank for rank in read if rank.step_ns is None]
     missing = []
     if bare and ranks.num_windows:
         missing.append(missing_figure(Figure.STEP_BREAKDOWN, Cause.NO_WINDOW_TRACED, ranks=bare))

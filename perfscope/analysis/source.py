@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import pyarrow as pa
 
@@ -31,7 +31,8 @@ class RunSource(Protocol):
     """A run's documents and tables, one rank at a time (satisfied by rundir.reader.RunReader).
 
     `ranks` and `hosts` are sorted; `rank_records` has each of `ranks`. `steps` gives schema.STEPS, `timeline`
-    the asked-for columns of schema.TIMELINE.
+    the asked-for columns of schema.TIMELINE. `part` gives the same run with some of its ranks and without
+    notes, to be read in another process; `add_notes` takes what was dropped there.
     """
 
     run: RunRecord
@@ -41,6 +42,8 @@ class RunSource(Protocol):
 
     @property
     def notes(self) -> Sequence[DroppedInput]: ...
+    def add_notes(self, notes: Sequence[Any]) -> None: ...
+    def part(self, ranks: Sequence[int]) -> RunSource: ...
     def layers(self, rank: int) -> LayersRecord | None: ...
     def bench_records(self) -> dict[int, BenchRecord]: ...
     def windows(self, rank: int) -> Sequence[Document]: ...

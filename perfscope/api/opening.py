@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from perfscope.engines.opening import executor_or_local
 from perfscope.errors import RunDirectoryError
 from perfscope.ingest.run import Progress, ingest_run
 from perfscope.rundir.links import view_of
@@ -54,12 +55,14 @@ def up_to_date(
         RunDirectoryError: the tables cannot be written.
     """
     try:
-        ingest_run(path, progress=progress, executor=executor)
+        with executor_or_local(executor) as workers:
+            ingest_run(path, progress=progress, executor=workers)
     except (OSError, RunDirectoryError) as error:
         if os.access(path, os.W_OK):
             raise RunDirectoryError(f"{path} cannot be brought up to date: {error}") from error
         path = _with_own_tables(path, on_close)
-        ingest_run(path, progress=progress, executor=executor)
+        with executor_or_local(executor) as workers:
+            ingest_run(path, progress=progress, executor=workers)
     return path
 
 

@@ -18,6 +18,7 @@ from perfscope.api.columns import build, not_installed
 from perfscope.api.documents import report_of, write_document
 from perfscope.api.opening import latest_run, up_to_date
 from perfscope.api.tables import SPECS
+from perfscope.engines.opening import executor_or_local
 from perfscope.errors import PerfscopeError, UsageError
 from perfscope.reports.export_source import ExportFormat, LaneName, TimelinePart
 from perfscope.rundir.files import write_aside
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
+    from perfscope.analysis.rank_part import Progress
     from perfscope.api.plots import RunPlots
     from perfscope.reports.model import Report
 
@@ -42,7 +44,8 @@ def open_run(run: str | Path | None = None, *, executor: Executor | None = None)
 
     Args:
         run: a run directory, or its run.json; None = ``perfscope-runs/latest``.
-        executor: reads the traces that are new; None = worker processes.
+        executor: reads the traces that are new, and the ranks; None = worker processes for traces, this
+            process for ranks. Whatever reads them, the results are the same.
 
     Raises:
         RunDirectoryError: it is no run, or cannot be read.
@@ -54,7 +57,8 @@ def open_run(run: str | Path | None = None, *, executor: Executor | None = None)
     """
     path = RunReader(Path(run) if run is not None else latest_run()).path
     closing: list[Callable[[], None]] = []
-    opened = Run(RunReader(up_to_date(path, closing.append, executor=executor)), path)
+    reader = RunReader(up_to_date(path, closing.append, executor=executor))
+    opened = Run(reader, path, executor=executor)
     for close in closing:
         weakref.finalize(opened, close)
     return opened
@@ -71,7 +75,7 @@ def load_traces(
     Args:
         paths: trace files, or directories of them.
         output: the run directory to make; None = a temporary one, removed with the `Run`.
-        executor: reads the traces; None = worker processes.
+        executor: reads the traces and the ranks; None = as for `open_run`.
 
     Raises:
         TraceError: no file is of any use, or they are of different jobs.
@@ -86,8 +90,9 @@ def load_traces(
     several = [paths] if isinstance(paths, (str, Path)) else paths
     folder = None if output is not None else tempfile.TemporaryDirectory(prefix="perfscope-")
     target = Path(output) if output is not None else Path(str(folder and folder.name)) / "run"
-    result = import_traces([Path(path) for path in several], target, executor=executor)
-    run = Run(RunReader(result.run_dir))
+    with executor_or_local(executor) as workers:
+        result = import_traces([Path(path) for path in several], target, executor=workers)
+    run = Run(RunReader(result.run_dir), executor=executor)
     if folder is not None:
         weakref.finalize(run, folder.cleanup)
     return run
@@ -104,6 +109,8 @@ class Run:
     Args:
         reader: of a run whose derived tables are up to date.
         path: the run directory, where `reader` has a stand-in for it; None = the reader's.
+        executor: reads the ranks; None = this process.
+        progress: called with (ranks read, ranks) while they are read.
     """
 
     if TYPE_CHECKING:  # set below the class
@@ -124,9 +131,17 @@ class Run:
         samples: pd.DataFrame
         roofline: pd.DataFrame
 
-    def __init__(self, reader: RunReader, path: Path | None = None) -> None:
+    def __init__(
+        self,
+        reader: RunReader,
+        path: Path | None = None,
+        *,
+        executor: Executor | None = None,
+        progress: Progress | None = None,
+    ) -> None:
         self.reader = reader
         self.path = path if path is not None else reader.path
+        self._executor, self._progress = executor, progress
 
     @property
     def manifest(self) -> Mapping[str, Any]:
@@ -136,7 +151,7 @@ class Run:
     @cached_property
     def analysis(self) -> RunAnalysis:
         """Everything that the reports show, as typed results."""
-        return analyze_run(self.reader)
+        return analyze_run(self.reader, executor=self._executor, progress=self._progress)
 
     @property
     def verdict(self) -> Finding | None:

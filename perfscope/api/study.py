@@ -21,6 +21,8 @@ from perfscope.rundir.files import write_aside
 from perfscope.settings import nearest
 
 if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
     import pandas as pd
 
     from perfscope.api.plots import StudyPlots
@@ -32,6 +34,7 @@ def compare(
     *,
     by: str | None = None,
     mode: Literal["strong", "weak"] | None = None,
+    executor: Executor | None = None,
 ) -> Study:
     """Compares runs: how they scale, which scheme is fastest, what changed.
 
@@ -40,6 +43,7 @@ def compare(
             ``analysis.missing``.
         by: what to group them by, as ``--by`` of ``perfscope compare``; None = what differs.
         mode: what scaling is meant; None = from the batches.
+        executor: reads the runs that are directories, as for `perfscope.open`.
 
     Raises:
         UsageError: there is no such `by`.
@@ -59,7 +63,7 @@ def compare(
     for run in runs:
         name = str(run.path if isinstance(run, Run) else run)
         try:
-            entries.append(entry_of(run if isinstance(run, Run) else open_run(run), name))
+            entries.append(entry_of(run if isinstance(run, Run) else open_run(run, executor=executor), name))
         except PerfscopeError as error:
             lost.append(UnusableRun(name=name, reason=str(error)))
     if len(entries) < 2:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from perfscope.cli.engine import Engine, engine_options
 from perfscope.cli.lazy_group import HELP
-from perfscope.cli.report import check_outputs, ingest, write_outputs
+from perfscope.cli.report import check_outputs, ingest, opened_run, write_outputs
 from perfscope.errors import PerfscopeError, RunDirectoryError, UsageError
 from perfscope.rundir.layout import RUN_JSON
 
@@ -53,6 +54,7 @@ FILES = (("html", "compare.html"), ("pdf", "compare.pdf"), ("json", "compare.jso
     metavar="DIR",
     help="Write compare.html, compare.pdf and compare.json into DIR.",
 )
+@engine_options
 def command(
     runs: tuple[Path, ...],
     by: str | None,
@@ -63,6 +65,7 @@ def command(
     as_json: bool,
     as_text: bool,
     folder: Path | None,
+    engine: Engine,
 ) -> None:
     """Compare runs: how they scale, which scheme is fastest, what changed.
 
@@ -89,7 +92,7 @@ def command(
     lost: list[tuple[str, str]] = []
     places_found = find_runs(runs, lost)
     wanted = _reference_name(reference, places_found)
-    entries, started = _read(places_found, lost)
+    entries, started = _read(places_found, lost, engine)
     if len(entries) < 2:
         raise RunDirectoryError(_too_few(len(entries), len(places_found)))
     study = analyze(entries, by=by, mode=mode, reference=wanted, lost=lost)
@@ -214,7 +217,7 @@ def _reference_name(reference: str | None, located_runs: Sequence[NamedRun]) -> 
 
 
 def _read(
-    located_runs: Sequence[NamedRun], lost: list[tuple[str, str]]
+    located_runs: Sequence[NamedRun], lost: list[tuple[str, str]], engine: Engine
 ) -> tuple[list[RunEntry], dict[str, int]]:
     """The runs that can be read, one after the other, and when each started (Unix ns, by name)."""
     show_progress = sys.stderr.isatty()
@@ -224,7 +227,7 @@ def _read(
         if show_progress:
             click.echo(f"\r\x1b[Kreading run {number} of {len(located_runs)}", nl=False, err=True)
         try:
-            entry = _entry(located)
+            entry = _entry(located, engine)
         except PerfscopeError as error:
             _clear(show_progress)
             _leave_out(lost, located.name, str(error))
@@ -238,13 +241,13 @@ def _read(
     return entries, started
 
 
-def _entry(located: NamedRun) -> RunEntry:
+def _entry(located: NamedRun, engine: Engine) -> RunEntry:
     """Reads and analyses one run. Raises RunDirectoryError, TraceError."""
-    from perfscope.api.run import Run
     from perfscope.api.study import entry_of
     from perfscope.rundir.reader import RunReader
 
-    return entry_of(Run(RunReader(ingest(RunReader(located.path).path))), located.name)
+    reader = RunReader(ingest(RunReader(located.path).path, engine))
+    return entry_of(opened_run(reader, engine), located.name)
 
 
 def _clear(is_terminal: bool) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from perfscope.cli.engine import Engine, engine_options
 from perfscope.cli.lazy_group import HELP
 
 FORMATS = ("perfetto", "parquet", "csv", "arrow")
@@ -30,7 +31,10 @@ FORMATS = ("perfetto", "parquet", "csv", "arrow")
     help="Where to write it (default: beside the report, in the run).",
 )
 @click.option("--force", is_flag=True, help="Overwrite FILE if it is there.")
-def command(run: Path | None, format_name: str, table: str, output: Path | None, force: bool) -> None:
+@engine_options
+def command(
+    run: Path | None, format_name: str, table: str, output: Path | None, force: bool, engine: Engine
+) -> None:
     """Write a table of RUN for another tool: by default the timeline, every traced window of every rank.
 
     \b
@@ -46,8 +50,8 @@ def command(run: Path | None, format_name: str, table: str, output: Path | None,
       perfscope export my-run --format parquet -o timeline.parquet
       perfscope export my-run --format csv --table layers
     """
-    from perfscope.api.run import TABLES, Run, export_format
-    from perfscope.cli.report import ingest, open_run
+    from perfscope.api.run import TABLES, export_format
+    from perfscope.cli.report import ingest, open_run, opened_run
     from perfscope.errors import PerfscopeError, UsageError
     from perfscope.rundir.files import write_aside, write_into_run
     from perfscope.rundir.reader import RunReader
@@ -63,7 +67,7 @@ def command(run: Path | None, format_name: str, table: str, output: Path | None,
     target = output if output is not None else reader.path / f"{table}{chosen.suffix}"
     if target.is_file() and not force:
         raise PerfscopeError(f"{target} is there already; give --force to overwrite it, or another -o")
-    opened = Run(RunReader(ingest(reader.path)), reader.path)
+    opened = opened_run(RunReader(ingest(reader.path, engine)), engine, reader.path)
     with (write_aside if output is not None else write_into_run)(target) as file:
         rows = opened.export_to(chosen, file, table)
     size = f", {format_bytes(target.stat().st_size)}" if target.is_file() else ""

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from perfscope import units
+from perfscope.cli.engine import Engine, engine_options
 from perfscope.cli.labels import parse_labels
 from perfscope.cli.lazy_group import HELP
+from perfscope.cli.progress_bar import TRACES, counting
 from perfscope.errors import UsageError
 
 if TYPE_CHECKING:
@@ -58,12 +57,8 @@ class _Import(click.Command):
     metavar="N",
     help="Samples in a step over all ranks. Traces do not state it: without it there is no throughput.",
 )
-@click.option(
-    "--jobs",
-    type=click.IntRange(min=1),
-    help="Worker processes. [default: one per trace, at most one per CPU]",
-)
 @click.option("--json", "as_json", is_flag=True, help="Print what was imported as JSON.")
+@engine_options
 def command(
     traces: tuple[Path, ...],
     output: Path,
@@ -71,8 +66,8 @@ def command(
     name: str | None,
     labels: tuple[str, ...],
     samples_per_step: int | None,
-    jobs: int | None,
     as_json: bool,
+    engine: Engine,
 ) -> None:
     """Turn traces of any profiler into a run directory.
 
@@ -91,12 +86,14 @@ def command(
         raise UsageError("--name is empty")
     named = parse_labels(labels)
     from perfscope.ingest.importing import RunFacts, import_traces
-    from perfscope.ingest.run import lean_process
+    from perfscope.no_pandas import lean_process
 
     lean_process()
     facts = RunFacts(name=name, labels=named, samples_per_step=samples_per_step)
-    with reading_traces() as progress:
-        result = import_traces(traces, output, facts=facts, force=force, jobs=jobs, progress=progress)
+    with counting(TRACES) as progress:
+        result = import_traces(
+            traces, output, facts=facts, force=force, executor=engine.executor, progress=progress
+        )
     for trace in result.traces:
         process = "" if trace.process is None else f", process {trace.process},"
         source = _source(trace.rank_source)
@@ -114,21 +111,6 @@ def print_damage(result: ImportResult) -> None:
     for trace, summary in zip(result.traces, result.summaries, strict=True):
         if summary.salvaged or MENDED in summary.notes:
             click.echo(f"perfscope: {trace.path}: {_damage(summary.notes, summary.events_dropped)}", err=True)
-
-
-@contextmanager
-def reading_traces() -> Iterator[Callable[[int, int], None] | None]:
-    """A progress bar on stderr, if that is a terminal."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (TextColumn("reading traces"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("ingest", total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 def _source(rank_source: str) -> str:

@@ -10,11 +10,14 @@ from typing import TYPE_CHECKING
 
 import click
 
+from perfscope.cli.engine import Engine, engine_options
 from perfscope.cli.lazy_group import HELP
 from perfscope.cli.output import print_result
+from perfscope.cli.progress_bar import TRACES, counting
 from perfscope.errors import PerfscopeError, UsageError
 
 if TYPE_CHECKING:
+    from perfscope.api.run import Run
     from perfscope.reports.document import Json
     from perfscope.reports.model import Report
     from perfscope.rundir.reader import RunReader
@@ -30,12 +33,14 @@ HTML_NAME, PDF_NAME = "report.html", "report.pdf"
 @click.option("--pdf", "pdf_file", type=click.Path(path_type=Path), metavar="FILE", help="Write PDF to FILE.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--text", "as_text", is_flag=True, help="Print the text report.")
+@engine_options
 def command(
     sources: tuple[Path, ...],
     html_file: Path | None,
     pdf_file: Path | None,
     as_json: bool,
     as_text: bool,
+    engine: Engine,
 ) -> None:
     """Write the report of RUN (default: perfscope-runs/latest), or of the traces of any profiler.
 
@@ -50,19 +55,20 @@ def command(
       perfscope report my-run --html /tmp/my-run.html
       perfscope report my-run --json | jq .ranks[0].step_ns.median
       perfscope report trace_rank*.json.gz --html traces.html
+      mpiexec -n 9 perfscope report my-run --engine mpi
     """
     check_outputs(html_file, pdf_file)
     of_traces = are_traces(sources)
     if of_traces:
-        run_dir = ingested = import_for_now(sources)
+        run_dir = ingested = import_for_now(sources, engine)
     else:
         run_dir = open_run(sources[0] if sources else None).path
-        ingested = ingest(run_dir)
+        ingested = ingest(run_dir, engine)
     chosen = bool(html_file or pdf_file or as_json or as_text)
     if as_json and not (html_file or pdf_file or as_text):
-        print_json(make_document(ingested))
+        print_json(make_document(ingested, engine))
         return
-    report = make_report(ingested)
+    report = make_report(ingested, engine)
     write_outputs(report, html_file, pdf_file, as_json=as_json, as_text=as_text or not chosen)
     if not chosen and of_traces:
         click.echo(
@@ -96,17 +102,18 @@ def are_traces(sources: Sequence[Path]) -> bool:
     return not is_run and any(is_trace_name(path.name) for path in source.iterdir())
 
 
-def import_for_now(traces: Sequence[Path]) -> Path:
+def import_for_now(traces: Sequence[Path], engine: Engine) -> Path:
     """A run made of traces, which lasts as long as the command. Raises TraceError, RunDirectoryError."""
     import tempfile  # not at the top: it takes ten milliseconds, and few reports need it
 
-    from perfscope.cli.import_ import print_damage, reading_traces
+    from perfscope.cli.import_ import print_damage
     from perfscope.ingest.importing import import_traces
 
     folder = tempfile.TemporaryDirectory(prefix="perfscope-")
     click.get_current_context().call_on_close(folder.cleanup)
-    with reading_traces() as progress:
-        result = import_traces(traces, Path(folder.name) / "run", progress=progress)
+    with counting(TRACES) as progress:
+        target = Path(folder.name) / "run"
+        result = import_traces(traces, target, executor=engine.executor, progress=progress)
     print_damage(result)
     return result.run_dir
 
@@ -124,33 +131,47 @@ def open_run(run: Path | None) -> RunReader:
     return reader
 
 
-def ingest(path: Path) -> Path:
-    """Brings the run's derived tables up to date, with a line of progress on a terminal.
+def ingest(path: Path, engine: Engine | None = None) -> Path:
+    """Brings the run's derived tables up to date.
+
+    Args:
+        path: the run directory.
+        engine: where the work runs; None = processes of this machine.
 
     Returns:
         Where the run can be read with its derived tables, as long as the command lasts.
     """
     from perfscope.api.opening import up_to_date
 
-    progress = progress_line if sys.stderr.isatty() else None
-    try:
-        return up_to_date(path, click.get_current_context().call_on_close, progress=progress)
-    finally:
-        if progress is not None:
-            click.echo("\r\x1b[K", nl=False, err=True)
+    executor = None if engine is None else engine.executor
+    with counting(TRACES) as progress:
+        on_close = click.get_current_context().call_on_close
+        return up_to_date(path, on_close, progress=progress, executor=executor)
 
 
-def progress_line(done: int, total: int) -> None:
-    click.echo(f"\r\x1b[Kreading traces: {done} of {total}", nl=False, err=True)
+def opened_run(reader: RunReader, engine: Engine | None = None, path: Path | None = None) -> Run:
+    """An ingested run, analyzed.
+
+    Args:
+        reader: of the run.
+        engine: where ranks are read; None = this process.
+        path: as for `Run`.
+    """
+    from perfscope.api.run import Run
+
+    executor = None if engine is None else engine.for_ranks(len(reader.ranks))
+    with counting("reading ranks") as progress:
+        run = Run(reader, path, executor=executor, progress=progress)
+        _ = run.analysis  # now, while there is progress to show
+    return run
 
 
-def make_document(path: Path) -> Json:
+def make_document(path: Path, engine: Engine | None = None) -> Json:
     """The figures of an ingested run, without the timeline and the sections of a report."""
-    from perfscope.analysis.run import analyze_run
     from perfscope.reports.document import build_document
     from perfscope.rundir.reader import RunReader
 
-    return build_document(analyze_run(RunReader(path)))
+    return build_document(opened_run(RunReader(path), engine).analysis)
 
 
 def print_json(document: Mapping[str, object]) -> None:
@@ -160,14 +181,11 @@ def print_json(document: Mapping[str, object]) -> None:
     print_result(render_json(document))
 
 
-def make_report(path: Path) -> Report:
+def make_report(path: Path, engine: Engine | None = None) -> Report:
     """Analyses an ingested run."""
-    from perfscope.analysis.run import analyze_run
-    from perfscope.api.documents import report_of
     from perfscope.rundir.reader import RunReader
 
-    reader = RunReader(path)
-    return report_of(reader, analyze_run(reader))
+    return opened_run(RunReader(path), engine).document
 
 
 def write_outputs(

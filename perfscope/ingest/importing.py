@@ -76,7 +76,6 @@ def import_traces(
     *,
     facts: RunFacts = _NO_FACTS,
     force: bool = False,
-    jobs: int | None = None,
     progress: Progress | None = None,
     executor: Executor | None = None,
 ) -> ImportResult:
@@ -87,7 +86,7 @@ def import_traces(
         run_dir: as `create_run_dir`'s `path`.
         facts: what the caller knows of the run.
         force: replace a run that is already there.
-        jobs, progress, executor: as for `ingest_run`.
+        progress, executor: as for `ingest_run`.
 
     Raises:
         TraceError: two files claim one rank, or no file is of any use.
@@ -106,7 +105,7 @@ def import_traces(
     write_json(directory / layout.RUN_JSON, manifest)
     for trace in traces:
         write_json(_rank_dir(directory, trace.rank) / layout.RANK_JSON, _rank_json(trace, None))
-    ingested = ingest_run(directory, jobs=jobs, progress=progress, executor=executor)
+    ingested = ingest_run(directory, progress=progress, executor=executor)
     by_rank = {entry.rank: entry for entry in ingested}
     used = [trace for trace in traces if by_rank[trace.rank].events_kept]
     for trace in traces:

@@ -1,4 +1,4 @@
-"""Every window of a run that has no fresh timeline yet, in worker processes."""
+"""Every window of a run that has no fresh timeline yet, in this process or in tasks of an Executor."""
 
 from __future__ import annotations
 
@@ -9,16 +9,15 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from perfscope.children import without_main
 from perfscope.errors import RunDirectoryError, TraceError
 from perfscope.ingest.files import WindowFile, fresh_summary, window_files
 from perfscope.ingest.formats.registry import format_of_window
 from perfscope.ingest.summary import IngestSummary
-from perfscope.no_pandas import hide_pandas
 from perfscope.rundir import layout
 from perfscope.rundir.documents import seal_of_file
 from perfscope.rundir.links import refuse_links
 from perfscope.rundir.writer import write_json
+from perfscope.tasks import ATTEMPTS, Failure, completed
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -29,7 +28,6 @@ Progress = Callable[[int, int], None]
 def ingest_run(
     run_dir: Path,
     *,
-    jobs: int | None = None,
     progress: Progress | None = None,
     executor: Executor | None = None,
 ) -> list[IngestSummary]:
@@ -37,10 +35,8 @@ def ingest_run(
 
     Args:
         run_dir: a run directory.
-        jobs: worker processes; None means one per file, at most one per CPU. One file or one job is
-            ingested in this process.
         progress: called with (files done, files to do) before the first and after every file.
-        executor: ingests the files, instead of worker processes.
+        executor: ingests the files, if there are several; None = this process.
 
     Returns:
         The summary of every window, fresh or old, by rank and window. A file that cannot be used gives one
@@ -63,7 +59,7 @@ def ingest_run(
         _make_folders(run_dir)
         if progress:
             progress(0, len(todo))
-        for done, summary in enumerate(_ingest_all(todo, jobs, executor), 1):
+        for done, summary in enumerate(_ingest_all(todo, executor), 1):
             summaries[summary.rank, summary.window] = summary
             if progress:
                 progress(done, len(todo))
@@ -78,44 +74,23 @@ def _make_folders(run_dir: Path) -> None:
         raise RunDirectoryError(f"cannot write to {run_dir}: {error.strerror}") from error
 
 
-def _ingest_all(
-    files: list[WindowFile], jobs: int | None, executor: Executor | None
-) -> Iterator[IngestSummary]:
-    if executor is not None:
-        yield from executor.map(_ingest_one, files)
-        return
-    workers = min(len(files), jobs or os.cpu_count() or 1)
-    if workers <= 1:
+def _ingest_all(files: list[WindowFile], executor: Executor | None) -> Iterator[IngestSummary]:
+    if executor is None or len(files) == 1:  # a single trace should not pay for loading another process
         yield from map(_ingest_one, files)
         return
-    # Here, because a single trace needs no pool and should not pay for loading it.
-    from concurrent.futures import BrokenExecutor, ProcessPoolExecutor, as_completed
-    from multiprocessing import get_context
-
-    # Fresh interpreters: this process may have threads (progress bar, BLAS); forking would copy their locks.
-    with ProcessPoolExecutor(workers, get_context("spawn"), initializer=lean_process) as pool:
-        largest_first = sorted(files, key=lambda file: -file.source.stat().st_size)
-        with without_main():  # each submit may start a process
-            waiting = [pool.submit(_ingest_one, file) for file in largest_first]
-        try:
-            for future in as_completed(waiting):
-                yield future.result()
-        except BrokenExecutor as error:
-            raise RunDirectoryError(
-                "a worker process of the ingest died (out of memory?); try again with --jobs 1"
-            ) from error
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+    largest_first = sorted(files, key=lambda file: -file.source.stat().st_size)
+    for number, summary in completed(executor, _ingest_one, largest_first):
+        yield _unread(largest_first[number], summary) if isinstance(summary, Failure) else summary
 
 
-def lean_process() -> None:
-    """Settings of numpy and Arrow for a process that does nothing but ingest. Before they are imported."""
-    # Ingest multiplies no matrices; the threads of a BLAS would cost more CPU than parsing a small trace.
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    # Arrow's own allocator keeps memory back; malloc shares it with the rest of the process.
-    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
-    hide_pandas()
+def _unread(file: WindowFile, failure: Failure) -> IngestSummary:
+    """Of a window whose task failed; the next ingest tries it again."""
+    from perfscope.ingest.window import unusable_window
+
+    summary = unusable_window(file, f"its task failed {ATTEMPTS} times: {failure.reason}")
+    summary = replace(summary, ingest_version=0, table=seal_of_file(file.table))
+    write_json(file.summary, summary.to_json())
+    return summary
 
 
 def _ingest_one(file: WindowFile) -> IngestSummary:

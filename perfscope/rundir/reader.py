@@ -6,7 +6,8 @@ directory that holds no run at all is an error. Files are read when asked for, o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -22,6 +23,7 @@ from perfscope.rundir.documents import Document, is_too_deep, parse_document, se
 from perfscope.rundir.host_records import CeilingsRecord, StacksRecord, TopologyRecord, with_document
 from perfscope.rundir.inventory import INVENTORY, mark_of
 from perfscope.rundir.links import refuse_links
+from perfscope.rundir.manifest import locate, read_manifest
 from perfscope.rundir.migrations import migrate
 from perfscope.rundir.opening import (
     MAX_DOCUMENT_BYTES,
@@ -58,23 +60,33 @@ class ReadNote(Struct, frozen=True, kw_only=True):
 class RunReader:
     """A run directory, its `latest` link, or the path of its run.json.
 
+    Args:
+        path: which.
+        ranks: whose files are read, and no others'; None = all. Those that are not there are left out.
+
     Raises:
         RunDirectoryError: not there, no run, unreadable, broken run.json, a newer schema, or
             a symbolic link in it.
     """
 
-    def __init__(self, path: Path | str) -> None:
-        self.path = _locate(Path(path))
+    def __init__(self, path: Path | str, ranks: Collection[int] | None = None) -> None:
+        self.path = locate(Path(path))
         refuse_links(self.path)
-        manifest, has_checksum = _read_manifest(self.path)
+        self._wanted = None if ranks is None else frozenset(ranks)
+        manifest, has_checksum = read_manifest(self.path)
         document = migrate(manifest, str(self.path))
         self._is_sealed = document.pop(seal.SEALS, None) is not None
         inventory = document.pop(INVENTORY, None)
-        self._inventory: Document = inventory if isinstance(inventory, dict) else {}
+        self._inventory: Document = {
+            name: mark
+            for name, mark in (inventory.items() if isinstance(inventory, dict) else ())
+            if self._is_wanted(name)
+        }
         self._notes: dict[tuple[str, str], ReadNote] = {}
         self.run, damaged = decode_run(document)
         self._note_damaged(self.path / layout.RUN_JSON, damaged)
         self._summaries: tuple[WindowSummary, ...] | None = None
+        self._by_rank: dict[int, list[WindowSummary]] | None = None
         self._folders: dict[int, Path] = {}  # rank -> the attempt that is shown
         self.rank_records: Mapping[int, RankRecord] = self._read_rank_records()
         self.ranks: tuple[int, ...] = tuple(sorted(self.rank_records))
@@ -82,7 +94,30 @@ class RunReader:
         self.hosts: tuple[str, ...] = tuple(sorted(p.name for p in hosts.glob("*") if p.is_dir()))
         if self._is_sealed and not has_checksum:
             self._note(self.path / layout.RUN_JSON, 0, _UNVERIFIED)
+        self._inventory_of = _by_folder(self._inventory)
         self._note_absent()
+
+    def part(self, ranks: Sequence[int]) -> RunReader:
+        """The same run with these ranks only and without notes, to be pickled; nothing is read again."""
+        part = RunReader.__new__(RunReader)
+        part.__dict__.update(self.__dict__)
+        part.ranks = tuple(sorted(ranks))
+        part.rank_records = {rank: self.rank_records[rank] for rank in part.ranks}
+        part._folders = {rank: self._folders[rank] for rank in part.ranks}
+        part._summaries = tuple(summary for rank in part.ranks for summary in self._of_rank(rank))
+        part._by_rank = None
+        part._inventory_of = {
+            name: self._inventory_of[name]
+            for folder in part._folders.values()
+            if (name := folder.name) in self._inventory_of
+        }
+        part._inventory = {name: mark for of in part._inventory_of.values() for name, mark in of.items()}
+        part._notes = {}
+        return part
+
+    def add_notes(self, notes: Iterable[ReadNote]) -> None:
+        """Takes the notes of a `part` that was read elsewhere."""
+        self._notes.update({(note.path, note.reason): note for note in notes})
 
     @property
     def notes(self) -> tuple[ReadNote, ...]:
@@ -116,7 +151,7 @@ class RunReader:
         """Lines of windows.jsonl: one per traced window. What is listed and lost becomes a note."""
         listed = self._lines(rank, layout.WINDOWS_JSONL)
         self._note_other_traces(rank)
-        ingested = {summary.window for summary in self.summaries() if summary.rank == rank}
+        ingested = {summary.window for summary in self._of_rank(rank)}
         for line in listed:
             window = line.get("window")
             if type(window) is not int or window in ingested:
@@ -144,7 +179,7 @@ class RunReader:
             rows, columns = self._step_rows(path, self._seal(rank, layout.STEPS_JSONL))
             self._note_lost_steps(rank, len(rows))
         else:
-            rows, columns = _marked_steps(self.summaries(), rank), ("step", "start_ns", "dur_ns", "window")
+            rows, columns = _marked_steps(self._of_rank(rank)), ("step", "start_ns", "dur_ns", "window")
             if rows and not self.run.is_imported:
                 self._note(path, 1, "not there: the rank's step times are those of its traced windows alone")
         arrays: list[pa.Array] = [pa.array([rank] * len(rows), pa.int32())]
@@ -176,13 +211,28 @@ class RunReader:
             usable = [
                 self._record(WindowSummary, path, document)
                 for path in sorted(folder.glob("*.json"))
-                if (document := self._document(path)) is not None
+                if self._is_wanted(f"{layout.RANKS}/{_rank_of(path)}/")
+                and (document := self._document(path)) is not None
                 and type(document.get("rank")) is int
                 and type(document.get("window")) is int
             ]
             current = [summary for summary in usable if summary is not None and self._is_shown(summary)]
             self._summaries = tuple(sorted(current, key=lambda summary: (summary.rank, summary.window)))
         return self._summaries
+
+    def _of_rank(self, rank: int) -> Sequence[WindowSummary]:
+        """`summaries` of one rank."""
+        if self._by_rank is None:
+            self._by_rank = defaultdict(list)
+            for summary in self.summaries():
+                self._by_rank[summary.rank].append(summary)
+        return self._by_rank.get(rank, ())
+
+    def _is_wanted(self, name: str) -> bool:
+        """Whether a file, relative to the run, is of a rank that is read, or of none."""
+        folder = name.split("/")[1] if name.startswith(f"{layout.RANKS}/") else ""
+        rank = folder.partition(".")[0]
+        return self._wanted is None or not rank.isdecimal() or int(rank) in self._wanted
 
     def topology(self, host: str) -> TopologyRecord | None:
         """topology.json of a host in `hosts`, or None."""
@@ -235,7 +285,7 @@ class RunReader:
         name = f"rank-{rank:05d}-window-{window:03d}.parquet"
         path = self.path / layout.DERIVED / layout.TIMELINE / name
         wanted = list(columns) if columns is not None else TIMELINE.names
-        sealed = next((s.table for s in self.summaries() if (s.rank, s.window) == (rank, window)), None)
+        sealed = next((s.table for s in self._of_rank(rank) if s.window == window), None)
         try:
             if sealed is not None and (damage := seal.difference(sealed, seal_of_file(path))):
                 raise UnreadableFileError(path, damage)
@@ -267,6 +317,8 @@ class RunReader:
                 f"{self.path / layout.RANKS} cannot be read: {reason_of(error)}"
             ) from None
         for rank, tried in attempts.items():
+            if self._wanted is not None and rank not in self._wanted:
+                continue
             chosen = choose(tried)
             self._folders[rank] = chosen.path
             self._note_others(chosen, tried)
@@ -386,8 +438,8 @@ class RunReader:
         """Traces of a rank that are gone, or are not those that were recorded."""
         folder = self._rank_dir(rank) / layout.WINDOWS
         prefix = f"{folder.relative_to(self.path).as_posix()}/"
-        read = [summary.source for summary in self.summaries()]
-        for name, mark in self._inventory.items():
+        read = [summary.source for summary in self._of_rank(rank)]
+        for name, mark in self._inventory_of.get(self._rank_dir(rank).name, {}).items():
             if not name.startswith(prefix):
                 continue
             path = self.path / name
@@ -431,39 +483,6 @@ class RunReader:
         return usable, columns
 
 
-def _locate(path: Path) -> Path:
-    """The run directory `path` means, with run.json in it."""
-    try:
-        if path.is_symlink() and not path.exists():
-            raise RunDirectoryError(f"{path} is a link to {path.readlink()}, which is not there")
-        if not path.exists():
-            raise RunDirectoryError(f"{path} is not there")
-        if path.name == layout.RUN_JSON and path.is_file():
-            return path.parent
-        if not path.is_dir():
-            raise RunDirectoryError(
-                f"{path} is a file, not a run directory (a trace? use `perfscope import {path}`)"
-            )
-        if not (path / layout.RUN_JSON).exists():
-            raise RunDirectoryError(f"{path} is not a perfscope run: it holds no run.json")
-    except OSError as error:
-        raise RunDirectoryError(f"{path} cannot be read: {reason_of(error)}") from None
-    return path.resolve()
-
-
-def _read_manifest(folder: Path) -> tuple[Document, bool]:
-    """run.json, and whether it carries a checksum."""
-    path = folder / layout.RUN_JSON
-    try:
-        data = read_bounded(path)
-    except FileNotFoundError as error:
-        raise UnreadableFileError(path, reason_of(error)) from None
-    try:
-        return parse_document(data, path)
-    except UnreadableFileError as error:
-        raise RunDirectoryError(f"{path} is broken: {error.reason}") from None
-
-
 def _is_read(name: str, read: Iterable[TraceFile]) -> bool:
     """Whether a trace that is gone was taken into the timeline before: name as in the inventory."""
     window = f"{name.rpartition('/')[0]}/{name.rpartition('/')[2].partition('.')[0]}."
@@ -475,11 +494,26 @@ def _is_read(name: str, read: Iterable[TraceFile]) -> bool:
     )
 
 
-def _marked_steps(summaries: Iterable[WindowSummary], rank: int) -> list[Row]:
+def _rank_of(summary: Path) -> str:
+    """By the name of its file."""
+    return summary.name.removeprefix("rank-").partition("-")[0]
+
+
+def _by_folder(inventory: Document) -> dict[str, Document]:
+    """The files of ranks, by the rank's directory."""
+    folders: dict[str, Document] = {}
+    for name, mark in inventory.items():
+        parts = name.split("/")
+        if parts[0] == layout.RANKS and len(parts) > 2:
+            folders.setdefault(parts[1], {})[name] = mark
+    return folders
+
+
+def _marked_steps(summaries: Iterable[WindowSummary]) -> list[Row]:
     """(step, start, duration, window) of the step marks ingest found in a rank's traces."""
     return [
         [step, start, end - start, summary.window]
         for summary in summaries
-        if summary.rank == rank and summary.is_marked
+        if summary.is_marked
         for step, start, end in summary.steps
     ]

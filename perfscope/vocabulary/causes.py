@@ -19,6 +19,7 @@ class Cause(str, Enum):
     INPUT_DROPPED = "input_dropped"
     UNREADABLE = "unreadable"
     NOT_READ = "not_read"
+    TASK_FAILED = "task_failed"
     RANKS_DIED = "ranks_died"
     NO_RANK_FINISHED = "no_rank_finished"
     IMPORTED = "imported"

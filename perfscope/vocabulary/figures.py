@@ -16,6 +16,7 @@ class Figure(str, Enum):
     FILE_LINES = "file_lines"
     ATTEMPT = "attempt"
     RANK = "rank"
+    RANKS = "ranks"
     WINDOW = "window"
     WINDOW_PART = "window_part"
     RANK_RECORDS = "rank_records"

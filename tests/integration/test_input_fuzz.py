@@ -118,7 +118,7 @@ def read_trace(folder: Path, name: str, data: bytes) -> list[str]:
     run = folder / "run"
     if name.startswith("trace"):
         (folder / name).write_bytes(data)
-        result = import_traces([folder / name], run, force=True, jobs=1)
+        result = import_traces([folder / name], run, force=True)
         notes = [note for one in result.summaries for note in one.notes]
     else:
         window = run / "ranks" / "0" / "windows" / name
@@ -126,7 +126,7 @@ def read_trace(folder: Path, name: str, data: bytes) -> list[str]:
         window.write_bytes(data)
         write_json(run / "run.json", {"schema_version": 1, "perfscope_version": "0", "origin": "run"})
         write_json(run / "ranks" / "0" / "rank.json", {"schema_version": 1, "rank": 0, "host": "h"})
-        notes = [note for one in ingest_run(run, jobs=1) for note in one.notes]
+        notes = [note for one in ingest_run(run) for note in one.notes]
     analyze_run(RunReader(run))
     return notes
 

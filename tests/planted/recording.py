@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from perfscope.analysis.source import Document
+from perfscope.analysis.source import Document, RunSource
 from perfscope.rundir.host_records import TopologyRecord, with_document
 from perfscope.rundir.records import LayersRecord, RankRecord, rank_record
 from perfscope.rundir.sample_facts import Binding, Neighbor
@@ -96,6 +96,12 @@ class EmulatedRun:
             count = sum(int(np.prod(shape)) for shape in shapes)
             rows.append({"layer": layer.name, "type": layer.type, "params": count, "param_shapes": shapes})
         return decode_record(LayersRecord, {"root": "Net", "layers": rows})[0]
+
+    def part(self, ranks: Sequence[int]) -> RunSource:
+        raise NotImplementedError("planted runs are read in one process")
+
+    def add_notes(self, notes: Sequence[Any]) -> None:
+        raise NotImplementedError("planted runs are read in one process")
 
     def bench_records(self) -> dict[int, BenchRecord]:
         return {}

@@ -37,7 +37,7 @@ def test_a_loop_that_calls_step_is_cut_into_its_steps(train: Train) -> None:
 def test_its_windows_hold_the_steps_and_ingest_takes_the_rest_for_computation(train: Train) -> None:
     recorded = train(LOOP, overhead=0.5)
     (recorded.run / "run.json").write_text(json.dumps({"schema_version": 1, "perfscope_version": "0"}))
-    summary = ingest_run(recorded.run, jobs=1)[0]
+    summary = ingest_run(recorded.run)[0]
     assert [step for step, _, _ in summary.steps] == [3, 4, 5]
     assert summary.events_kept == 3 and summary.lanes[0].role == "main"
 

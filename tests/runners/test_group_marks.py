@@ -67,7 +67,7 @@ def check(folder: Path, scheme_name: str, mesh: str, *, by_library: bool = False
     )
     assert done.returncode == 0, done.stderr
     run = folder / "run"
-    ingest_run(run, jobs=1)
+    ingest_run(run)
     scheme: Any = RunReader(run).run.document["scheme"]
     every = []
     for rank in range(scheme["num_ranks"]):

@@ -68,7 +68,7 @@ class Case:
         words += ["--period", "1"] if scheme == "dp.local_sgd" else []
         done = bench(*words, *model, *QUIET, "-o", "run", cwd=folder)
         assert done.returncode == 0, done.stderr
-        ingest_run(folder / "run", jobs=1)
+        ingest_run(folder / "run")
         self.source = RunReader(folder / "run")
         self.analysis: RunAnalysis = analyze_run(self.source)
         self.records: Mapping[int, BenchRecord] = self.source.bench_records()

@@ -31,6 +31,8 @@ ARROWS: dict[str, set[str]] = {
     "settings": set(),
     "no_pandas": set(),
     "kernel_text": set(),
+    "tasks": set(),
+    "engines": set(),
     "messages": {"vocabulary"},
     "rundir": {"vocabulary"},
     "probes": {"rundir", "vocabulary"},
@@ -45,9 +47,9 @@ ARROWS: dict[str, set[str]] = {
     "reports": {"rundir", "analysis", "gate", "messages"},  # of rundir the records alone, see below
     "cli": {
         *("rundir", "ingest", "launch", "checkout", "analysis", "gate", "messages", "reports", "collectors"),
-        *("runners", "slurm", "api"),
+        *("runners", "slurm", "api", "engines"),
     },
-    "api": {"rundir", "ingest", "analysis", "messages", "reports"},
+    "api": {"rundir", "ingest", "analysis", "messages", "reports", "engines"},
     "__main__": {"cli", "no_pandas"},
     "__init__": {"api"},  # on first use
 }
@@ -59,6 +61,7 @@ LEAVES = {
     "settings",
     "kernel_text",
     "no_pandas",
+    "tasks",
     "vocabulary",
     "__init__",
 }

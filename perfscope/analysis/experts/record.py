@@ -116,6 +116,11 @@ class ExpertRecord(Struct):
             key = window, ExpertGroup(name, ranks, max(int(group_size[row]), len(ranks), 0))
             self.calls[key].setdefault(rank, []).append(call)
 
+    def merge(self, later: ExpertRecord) -> None:
+        """Takes in the calls of later ranks."""
+        for key, ranks in later.calls.items():
+            self.calls[key].update(ranks)
+
 
 class _Rows:
     """The probe's marks of how many rows a call sends, each just before its call."""

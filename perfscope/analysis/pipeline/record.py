@@ -86,6 +86,11 @@ class PipelineRecord(Struct):
             first_step=steps[0].step,
         )
 
+    def merge(self, later: PipelineRecord) -> None:
+        """Takes in the windows of later ranks."""
+        for window, ranks in later.windows.items():
+            self.windows.setdefault(window, {}).update(ranks)
+
 
 class _Works:
     """When what was launched (on devices) or ran (on the host) computed, in order of launch."""

@@ -55,10 +55,12 @@ def finished_run(run_dir: Path) -> Finished:
         RunDirectoryError: the run cannot be read, or holds no result of a bench run.
     """
     from perfscope.analysis.run import analyze_run
+    from perfscope.engines.opening import open_executor
     from perfscope.ingest.run import ingest_run
     from perfscope.rundir.reader import RunReader
 
-    ingest_run(run_dir)
+    with open_executor() as executor:
+        ingest_run(run_dir, executor=executor)
     reader = RunReader(run_dir)
     analysis = analyze_run(reader)
     scheme = analysis.run.scheme

@@ -25,11 +25,13 @@ def figures_of_run(run_dir: Path) -> dict[str, Any]:
     """
     from perfscope.analysis.run import analyze_run
     from perfscope.analysis.study.parity import mean_losses
+    from perfscope.engines.opening import open_executor
     from perfscope.ingest.run import ingest_run
     from perfscope.messages.missing import cause_text, figure_text
     from perfscope.rundir.reader import RunReader
 
-    ingest_run(run_dir)
+    with open_executor() as executor:
+        ingest_run(run_dir, executor=executor)
     reader = RunReader(run_dir)
     analysis = analyze_run(reader)
     records = reader.bench_records()

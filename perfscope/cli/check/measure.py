@@ -124,7 +124,7 @@ def _read_back(run_dir: Path, name: str) -> RunFigures:
     from perfscope.ingest.run import ingest_run
 
     try:
-        ingest_run(run_dir, jobs=1)
+        ingest_run(run_dir)
         return measure_run(run_dir, name)
     except PerfscopeError as error:
         return _failed(name, str(error))

@@ -137,7 +137,7 @@ def _up_to_date(path: Path) -> Path:
     if num_bytes > _SMALL_BYTES or not os.access(path, os.W_OK):
         return ingest(path)
     try:
-        ingest_run(path, jobs=1)
+        ingest_run(path)
     except OSError as error:
         raise RunDirectoryError(f"{path} cannot be brought up to date: {error}") from error
     return path

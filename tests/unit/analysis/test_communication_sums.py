@@ -43,7 +43,7 @@ def runs_of(path: Path, folder: Path) -> list[RunReader]:
     of_ranks = [file for file in files if file.name.startswith("rank")]
     groups = [of_ranks] if of_ranks else [[file] for file in files]
     for number, group in enumerate(groups):
-        import_traces(group, folder / f"run{number}", jobs=1)
+        import_traces(group, folder / f"run{number}")
     return [RunReader(folder / f"run{number}") for number in range(len(groups))]
 
 
@@ -57,7 +57,7 @@ def test_they_add_up_in_a_trace_of_nsight_systems(tmp_path: Path) -> None:
     database = Database()
     database.session()
     training(database, 4000, steps=3)
-    import_traces([database.write(tmp_path / "report.sqlite")], tmp_path / "run", jobs=1)
+    import_traces([database.write(tmp_path / "report.sqlite")], tmp_path / "run")
     check(RunReader(tmp_path / "run"))
 
 

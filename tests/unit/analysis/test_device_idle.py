@@ -42,7 +42,7 @@ def analyses(tmp_path_factory: pytest.TempPathFactory) -> dict[str, RunAnalysis]
     folder = tmp_path_factory.mktemp("idle")
     results = {}
     for name in GPU_TRACES:
-        import_traces([TRACES / name], folder / name, jobs=1)
+        import_traces([TRACES / name], folder / name)
         results[name] = analyze_run(RunReader(folder / name))
     return results
 

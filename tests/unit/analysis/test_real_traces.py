@@ -42,7 +42,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, RunReader]:
     folder = tmp_path_factory.mktemp("runs")
     readers = {}
     for name in ("cpu_gloo_2ranks", "dlrm_v100_8ranks", "mi300_resnet", "ns_v100"):
-        import_traces([TRACES / name], folder / name, jobs=1)
+        import_traces([TRACES / name], folder / name)
         readers[name] = RunReader(folder / name)
     return readers
 

@@ -36,7 +36,7 @@ def analyses(tmp_path_factory: pytest.TempPathFactory) -> dict[str, RunAnalysis]
     folder = tmp_path_factory.mktemp("runs")
     found = {}
     for path in (*TRACES, *OTHERS):
-        import_traces([path], folder / path.name, jobs=1)
+        import_traces([path], folder / path.name)
         found[path.name] = analyze_run(RunReader(folder / path.name))
     return found
 

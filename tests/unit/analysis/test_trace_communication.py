@@ -28,7 +28,7 @@ def analyzed(folder: Path, *events: Json, **fields: object) -> RunAnalysis:
     """One rank's trace of these events."""
     trace = folder / "rank-0.json"
     trace.write_bytes(document(events, **fields))
-    import_traces([trace], folder / "run", jobs=1)
+    import_traces([trace], folder / "run")
     return analyze_run(RunReader(folder / "run"))
 
 
@@ -45,7 +45,7 @@ def device_call(name: str, at: float, stream: int, *, out: int, given: int) -> l
 
 def test_sub_groups_have_the_size_that_input_and_output_tell(tmp_path: Path) -> None:
     """Independent figures: 587,202,560 bytes, 107.6 and 135.3 GB/s on groups of 8 in a world of 16."""
-    import_traces([TRACES / "a100_8of16"], tmp_path / "run", jobs=1)
+    import_traces([TRACES / "a100_8of16"], tmp_path / "run")
     analysis = analyze_run(RunReader(tmp_path / "run"))
     calls = {(entry.collective, entry.group): entry for entry in analysis.collectives}
     gather = calls["all_gather", "unknown (stream 285)"]
@@ -126,7 +126,7 @@ def test_a_thread_waits_for_the_message_that_ends_first(tmp_path: Path) -> None:
 
 def test_one_group_may_serve_two_axes(tmp_path: Path) -> None:
     """DLRM: the world's gradients are data parallel, its exchange of embeddings is neither that nor ep."""
-    import_traces([TRACES / "dlrm_v100_8ranks"], tmp_path / "run", jobs=1)
+    import_traces([TRACES / "dlrm_v100_8ranks"], tmp_path / "run")
     communication = analyze_run(RunReader(tmp_path / "run")).communication
     assert communication is not None
     axes = {entry.axis: entry for entry in communication.by_axis}
@@ -139,7 +139,7 @@ def test_one_group_may_serve_two_axes(tmp_path: Path) -> None:
 
 def test_buckets_of_a_trace_have_the_layers_of_the_gradients_before_them(tmp_path: Path) -> None:
     """ResNet-18 on MI300: two buckets of 2,873,320 and 8,816,192 bfloat16 gradients."""
-    import_traces([TRACES / "mi300_resnet"], tmp_path / "run", jobs=1)
+    import_traces([TRACES / "mi300_resnet"], tmp_path / "run")
     communication = analyze_run(RunReader(tmp_path / "run")).communication
     assert communication is not None
     assert [entry.reason for entry in communication.unattributed] == [Unattributed.OUTSIDE_STEPS]
@@ -252,7 +252,7 @@ def test_links_are_known_as_far_as_the_files_tell(
         events = [*forward([]), *device_call("_allgather_base_", 100, 20, out=2048, given=1024)]
         named = {} if host is None else {"host_name": host}
         (tmp_path / f"rank-{rank}.json").write_bytes(document(events, distributedInfo=info, **named))
-    import_traces(sorted(tmp_path.glob("*.json")), tmp_path / "run", jobs=1)
+    import_traces(sorted(tmp_path.glob("*.json")), tmp_path / "run")
     communication = analyze_run(RunReader(tmp_path / "run")).communication
     assert communication is not None
     [axis] = communication.by_axis
@@ -294,7 +294,7 @@ def test_the_topology_tells_what_is_between_the_devices_of_a_host(
     for rank in (0, 1):
         info = {"rank": rank, "world_size": 2, "pg_config": [{"pg_name": "0", "ranks": [0, 1]}]}
         (tmp_path / f"rank-{rank}.json").write_bytes(document(events, distributedInfo=info, host_name="a"))
-    import_traces(sorted(tmp_path.glob("*.json")), tmp_path / "run", jobs=1)
+    import_traces(sorted(tmp_path.glob("*.json")), tmp_path / "run")
     for rank in (0, 1):
         path = tmp_path / "run" / "ranks" / str(rank) / "rank.json"
         record = {**json.loads(path.read_text()), "device": f"cuda:{rank} NVIDIA H100"}
@@ -309,7 +309,7 @@ def test_the_topology_tells_what_is_between_the_devices_of_a_host(
 
 
 def test_the_links_of_a_group_of_unknown_ranks_are_not_known(tmp_path: Path) -> None:
-    import_traces([TRACES / "a100_8of16"], tmp_path / "run", jobs=1)
+    import_traces([TRACES / "a100_8of16"], tmp_path / "run")
     communication = analyze_run(RunReader(tmp_path / "run")).communication
     assert communication is not None
     assert {(entry.link_class, entry.no_link) for entry in communication.by_axis} == {

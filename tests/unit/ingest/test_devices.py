@@ -89,7 +89,7 @@ def analyze(folder: Path, *traces: list[Json] | bytes, **fields: Any) -> RunAnal
         path = folder / f"rank{number}.json"
         path.write_bytes(trace if isinstance(trace, bytes) else document(trace, **fields))
         paths.append(path)
-    import_traces(paths, folder / "run", jobs=1)
+    import_traces(paths, folder / "run")
     return analyze_run(RunReader(folder / "run"))
 
 
@@ -174,7 +174,7 @@ def test_traces_of_two_jobs_are_refused(tmp_path: Path) -> None:
         path.write_bytes(document(host() + device(says_device=True), distributedInfo=info))
         paths.append(path)
     with pytest.raises(TraceError, match=r"different jobs: .*trace0.json is of 8 ranks, .*trace1.json of 2"):
-        import_traces(paths, tmp_path / "run", jobs=1)
+        import_traces(paths, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 

@@ -46,10 +46,10 @@ def ingested(run: Path, text: str, *, packed: bool = False) -> CountedLayers:
     window(run, 0, 0, document([span("aten::mm", 1, 2)]))
     data = gzip.compress(text.encode()) if packed else text.encode()
     window(run, 0, 0, data, suffix=".counters.json.gz" if packed else ".counters.json")
-    (summary,) = ingest_run(run, jobs=1)
+    (summary,) = ingest_run(run)
     assert summary.events_kept == 1  # the trace is the trace, whatever becomes of the counters
     assert summary.counters is not None
-    assert ingest_run(run, jobs=1) == [summary]  # as it is read from the disk
+    assert ingest_run(run) == [summary]  # as it is read from the disk
     return summary.counters
 
 
@@ -102,13 +102,13 @@ def test_what_is_not_as_agreed_gives_no_counters_and_a_reason(tmp_path: Path, ch
 
 def test_counters_that_come_or_change_later_are_read(tmp_path: Path) -> None:
     window(tmp_path, 0, 0, document([span("aten::mm", 1, 2)]))
-    assert ingest_run(tmp_path, jobs=1)[0].counters is None
+    assert ingest_run(tmp_path)[0].counters is None
     text = json.dumps(content())
     window(tmp_path, 0, 0, text.encode(), suffix=".counters.json")
-    counters = ingest_run(tmp_path, jobs=1)[0].counters
+    counters = ingest_run(tmp_path)[0].counters
     assert counters is not None and counters.num_steps == 2
 
 
 def test_counters_without_their_trace_are_no_window(tmp_path: Path) -> None:
     window(tmp_path, 0, 0, json.dumps(content()).encode(), suffix=".counters.json")
-    assert ingest_run(tmp_path, jobs=1) == []
+    assert ingest_run(tmp_path) == []

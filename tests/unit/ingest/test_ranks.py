@@ -105,7 +105,7 @@ def test_a_run_is_named_after_its_trace_or_directory(tmp_path: Path, file: str, 
     folder.mkdir()
     events = [{"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 1, "dur": 1}]
     (folder / ("rank0.json" if file == "." else file)).write_text(json.dumps(events))
-    result = import_traces([folder / file], tmp_path / "run", jobs=1)
+    result = import_traces([folder / file], tmp_path / "run")
     assert json.loads((result.run_dir / "run.json").read_text())["name"] == name
 
 
@@ -116,7 +116,7 @@ def test_a_run_of_several_files_is_named_after_the_folder_they_lie_in(tmp_path: 
     files = [folder / f"node{node}_worker{node}.json" for node in (0, 1)]
     for file in files:
         file.write_text(json.dumps(events))
-    result = import_traces(files, tmp_path / "run", jobs=1)
+    result = import_traces(files, tmp_path / "run")
     assert json.loads((result.run_dir / "run.json").read_text())["name"] == "bigger-batch"
-    named = import_traces(files, tmp_path / "named", facts=RunFacts(name="mine"), jobs=1)
+    named = import_traces(files, tmp_path / "named", facts=RunFacts(name="mine"))
     assert json.loads((named.run_dir / "run.json").read_text())["name"] == "mine"

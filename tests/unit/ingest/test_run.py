@@ -12,6 +12,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from perfscope.engines.opening import open_executor
 from perfscope.errors import RunDirectoryError
 from perfscope.ingest.run import ingest_run
 from perfscope.ingest.summary import INGEST_VERSION, IngestSummary, from_json
@@ -43,7 +44,10 @@ def test_every_window_gets_a_table_and_a_summary(tmp_path: Path, jobs: int) -> N
     window(tmp_path, 0, 1, TWO)
     window(tmp_path, 10, 0, gzip.compress(TWO), suffix=".json.gz")
     calls: list[tuple[int, int]] = []
-    summaries = ingest_run(tmp_path, jobs=jobs, progress=lambda done, total: calls.append((done, total)))
+    with open_executor(jobs=jobs) as executor:
+        summaries = ingest_run(
+            tmp_path, executor=executor, progress=lambda done, total: calls.append((done, total))
+        )
     assert [(s.rank, s.window, s.events_kept) for s in summaries] == [(0, 0, 1), (0, 1, 2), (10, 0, 2)]
     assert calls == [(0, 3), (1, 3), (2, 3), (3, 3)]
     for summary in summaries:
@@ -59,12 +63,12 @@ def test_every_window_gets_a_table_and_a_summary(tmp_path: Path, jobs: int) -> N
 def test_a_fresh_window_is_not_read_again_and_a_changed_one_is(tmp_path: Path) -> None:
     source = window(tmp_path, 0, 0, ONE)
     window(tmp_path, 1, 0, ONE)
-    first = ingest_run(tmp_path, jobs=1)
+    first = ingest_run(tmp_path)
     calls: list[tuple[int, int]] = []
-    assert ingest_run(tmp_path, jobs=1, progress=lambda *call: calls.append(call)) == first
+    assert ingest_run(tmp_path, progress=lambda *call: calls.append(call)) == first
     assert calls == []
     source.write_bytes(TWO)
-    ingest_run(tmp_path, jobs=1, progress=lambda *call: calls.append(call))
+    ingest_run(tmp_path, progress=lambda *call: calls.append(call))
     assert calls == [(0, 1), (1, 1)]
 
 
@@ -103,7 +107,7 @@ def test_a_file_of_no_use_does_not_stop_the_others(tmp_path: Path) -> None:
     window(tmp_path, 0, 0, b"")
     window(tmp_path, 1, 0, TWO)
     (tmp_path / "ranks" / "notes").mkdir()
-    empty, good = ingest_run(tmp_path, jobs=1)
+    empty, good = ingest_run(tmp_path)
     assert (empty.events_kept, empty.salvaged, empty.notes) == (0, True, ("the file is empty",))
     assert pq.ParquetFile(derived(tmp_path, 0, 0)[0]).metadata.num_rows == 0
     assert good.events_kept == 2

@@ -61,7 +61,7 @@ def imported(folder: Path, routed: Sequence[Sequence[int]], ranks: Sequence[int]
     files = [folder / f"rank-{rank}.json" for rank in ranks]
     for file, rank in zip(files, ranks, strict=True):
         file.write_bytes(rank_trace(rank, routed, work=2.0))
-    import_traces(files, folder / "run", jobs=1)
+    import_traces(files, folder / "run")
     return analyze_run(RunReader(folder / "run"))
 
 
@@ -96,7 +96,7 @@ def test_exchanges_that_do_not_return_what_they_got_are_no_experts(tmp_path: Pat
     ]
     file = tmp_path / "rank-0.json"
     file.write_bytes(document(events, distributedInfo={"backend": "nccl", "rank": 0, "world_size": 2}))
-    import_traces([file], tmp_path / "run", jobs=1)
+    import_traces([file], tmp_path / "run")
     assert analyze_run(RunReader(tmp_path / "run")).experts is None
 
 
@@ -140,7 +140,7 @@ def test_rows_of_a_call_without_splits_are_those_of_its_tensors(tmp_path: Path) 
 def _rows(folder: Path, events: Sequence[Json]) -> tuple[int | None, int | None]:
     file = folder / "rank-0.json"
     file.write_bytes(document([note("ProfilerStep#1", 0, 100), *events]))
-    import_traces([file], folder / "run", jobs=1)
+    import_traces([file], folder / "run")
     table = RunReader(folder / "run").timeline(0, 0)
     (call,) = [row for row in table.to_pylist() if row["kind"] == "comm" and row["device"] == 0]
     return call["in_rows"], call["out_rows"]

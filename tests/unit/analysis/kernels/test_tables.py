@@ -29,7 +29,7 @@ def analyses(tmp_path_factory: pytest.TempPathFactory) -> dict[str, RunAnalysis]
     folder = tmp_path_factory.mktemp("kernels")
     results = {}
     for name in (*DEVICE, *HOST):
-        import_traces([TRACES / name], folder / name, jobs=1)
+        import_traces([TRACES / name], folder / name)
         results[name] = analyze_run(RunReader(folder / name))
     return results
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from perfscope.analysis import breakdown as bd
 from perfscope.analysis.pipeline.record import PipelineRecord, RankPipeline
-from perfscope.analysis.ranks import _COLUMNS
+from perfscope.analysis.rank_part import _COLUMNS
 from perfscope.analysis.spans import spans_of, window_facts
 from perfscope.vocabulary.pipelines import StageWork
 from tests.support.synthetic_run import BACKEND, EPOCH, SyntheticRun, span

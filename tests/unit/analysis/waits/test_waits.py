@@ -483,7 +483,7 @@ def waits_of_import(source: RunReader) -> WaitAnalysis:
 
 
 def test_eight_gpus_wait_for_rank_seven(tmp_path: Path) -> None:
-    import_traces([TRACES / "dlrm_v100_8ranks"], tmp_path / "run", jobs=1)
+    import_traces([TRACES / "dlrm_v100_8ranks"], tmp_path / "run")
     waits = waits_of_import(RunReader(tmp_path / "run"))
     assert sum(call.transfer_ns for call in waits.calls) == 217_000
     assert Counter(call.late_rank for call in waits.calls) == {7: 5, 5: 2, 4: 1}

@@ -82,7 +82,7 @@ def test_profiles_of_several_tensorflow_workers_become_a_run(tmp_path: Path) -> 
     for rank in (0, 1):
         source = DATA / "tensorflow_workers" / str(rank) / "windows" / "0.tensorflow.xplane.pb.gz"
         shutil.copy(source, tmp_path / f"worker{rank}.xplane.pb.gz")
-    result = import_traces([tmp_path], tmp_path / "run", jobs=1)
+    result = import_traces([tmp_path], tmp_path / "run")
     assert [(trace.rank, trace.format) for trace in result.traces] == [(0, "xplane"), (1, "xplane")]
     assert [trace.stored for trace in result.traces] == [
         f"ranks/{rank}/windows/0.tensorflow.xplane.pb.gz" for rank in (0, 1)
@@ -97,7 +97,7 @@ def test_profiles_of_several_tensorflow_workers_become_a_run(tmp_path: Path) -> 
 def test_traces_of_mxnet_become_a_run(tmp_path: Path) -> None:
     for rank, source in enumerate(MXNET):
         shutil.copy(source, tmp_path / f"profile_rank{rank}.json.gz")
-    result = import_traces([tmp_path], tmp_path / "run", jobs=1)
+    result = import_traces([tmp_path], tmp_path / "run")
     assert [(trace.rank, trace.format) for trace in result.traces] == [(0, "mxnet"), (1, "mxnet")]
     assert {summary.world_size for summary in result.summaries} == {2}
 
@@ -107,7 +107,7 @@ def test_threads_may_be_64_bit_hashes(tmp_path: Path) -> None:
         {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": (1 << 64) - 5, "ts": 1, "dur": 1}
     ]
     (tmp_path / "t.json").write_text(json.dumps(events))
-    result = import_traces([tmp_path / "t.json"], tmp_path / "run", jobs=1)
+    result = import_traces([tmp_path / "t.json"], tmp_path / "run")
     (lane,) = result.summaries[0].lanes
     assert (result.summaries[0].events_kept, lane.lane) == (1, -2)
 

@@ -160,7 +160,7 @@ def test_calls_beside_a_trace_are_merged_into_its_timeline(tmp_path: Path) -> No
     windows = make_run(tmp_path)
     kineto(windows / "0.json")
     calls_file(windows, [call(5 * MS, 2 * MS), call(6 * MS, MS, lane=99)], lanes={"99": "Horovod"})
-    (summary,) = ingest_run(tmp_path, jobs=1)
+    (summary,) = ingest_run(tmp_path)
     assert [lane.label for lane in summary.lanes if lane.lane == 99] == ["Horovod"]
     assert summary.events_kept == 4
     import pyarrow.parquet as pq
@@ -172,14 +172,14 @@ def test_calls_beside_a_trace_are_merged_into_its_timeline(tmp_path: Path) -> No
     assert [row["step"] for row in rows] == [3, 3, 3, 3]
     assert [row["depth"] for row in rows] == [0, 1, 1, 0]
     assert [row["seq"] for row in rows if row["kind"] == "comm"] == [0, 1]
-    assert ingest_run(tmp_path, jobs=1) == [summary]  # fresh: nothing is done again
+    assert ingest_run(tmp_path) == [summary]  # fresh: nothing is done again
     (windows / "0.calls.json").unlink()
-    (again,) = ingest_run(tmp_path, jobs=1)
+    (again,) = ingest_run(tmp_path)
     assert again.events_kept == 2
 
 
 def test_calls_alone_are_a_window(tmp_path: Path) -> None:
     calls_file(make_run(tmp_path), [call(0, MS)], steps=[[3, 0, 2 * MS]], outside="outside MPI")
-    (summary,) = ingest_run(tmp_path, jobs=1)
+    (summary,) = ingest_run(tmp_path)
     assert summary.step_source == "perfscope" and summary.steps[0][0] == 3
     assert [lane.role for lane in summary.lanes] == ["main"]

@@ -37,7 +37,7 @@ def database(*, steps: int = 3) -> Database:
 
 
 def imported(path: Path, run: Path) -> ImportResult:
-    return import_traces([path], run, jobs=1)
+    return import_traces([path], run)
 
 
 def ingest(tmp_path: Path, found: Database, *, without: tuple[str, ...] = ()) -> Ingested:
@@ -126,7 +126,7 @@ def test_files_of_several_nodes_follow_each_other(tmp_path: Path) -> None:
         training(found, 3000, device=0)
         training(found, 3001, device=1)
         found.write(tmp_path / f"node-{node}.sqlite")
-    result = import_traces([tmp_path], tmp_path / "run", jobs=1)
+    result = import_traces([tmp_path], tmp_path / "run")
     assert [(trace.path.name, trace.rank, trace.process) for trace in result.traces] == [
         ("node-a.sqlite", 0, 3000),
         ("node-a.sqlite", 1, 3001),

@@ -1,0 +1,311 @@
+"""Reads some ranks of a run, one window at a time: in this process, or as a task of another.
+
+What is read of consecutive ranks is merged (`RankPart.merge`) into what one pass over all of them gives,
+however the ranks were divided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
+
+import numpy as np
+import pyarrow as pa
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from perfscope.analysis import breakdown as bd
+from perfscope.analysis.affected import affected_by
+from perfscope.analysis.buckets import LayerParams
+from perfscope.analysis.comm_record import COMM_COLUMNS, CommRecord
+from perfscope.analysis.communication import LabeledCall
+from perfscope.analysis.device_idle import DeviceIdleRecord
+from perfscope.analysis.experts.record import EXPERT_COLUMNS, ExpertRecord
+from perfscope.analysis.host_idle import host_idle
+from perfscope.analysis.kernels.merging import merge_kernels
+from perfscope.analysis.kernels.record import KERNEL_COLUMNS, KernelRecord
+from perfscope.analysis.kernels.streams import STREAM_COLUMNS, StreamRecord, queued
+from perfscope.analysis.layers import LAYER_COLUMNS, LayerRecord, ModelFacts, RankLayers
+from perfscope.analysis.mainline import LineRecord
+from perfscope.analysis.missing import Missing, missing_figure
+from perfscope.analysis.pipeline.record import PipelineRecord
+from perfscope.analysis.results import DeviceBreakdown, RankResult
+from perfscope.analysis.source import DroppedInput, RunSource
+from perfscope.analysis.spans import WindowFacts, spans_of, whole_numbers
+from perfscope.analysis.steps import RankSteps, quantiles, rank_steps
+from perfscope.analysis.waits.stragglers import RankStepTimes, step_times
+from perfscope.analysis.whole_run.steps import StepParts, step_parts
+from perfscope.errors import RunDirectoryError
+from perfscope.rundir import layout
+from perfscope.rundir.records import RankRecord
+from perfscope.rundir.schema import STEPS
+from perfscope.vocabulary.causes import Cause
+from perfscope.vocabulary.figures import Figure
+
+_COLUMNS = tuple(
+    dict.fromkeys(
+        (
+            *(*bd.DEVICE_COLUMNS, *LAYER_COLUMNS, *COMM_COLUMNS, *KERNEL_COLUMNS),
+            *(*STREAM_COLUMNS, *EXPERT_COLUMNS),
+        )
+    )
+)
+
+
+Progress: TypeAlias = Callable[[int, int], None]  # (ranks read, ranks to read)
+
+
+class TraceRecord(Struct, frozen=True, kw_only=True):
+    """What the analyses of several ranks need of every rank's traced windows."""
+
+    comm: CommRecord = field(default_factory=CommRecord)
+    layers: LayerRecord = field(default_factory=LayerRecord)
+    lines: LineRecord = field(default_factory=LineRecord)
+    kernels: KernelRecord = field(default_factory=KernelRecord)
+    pipeline: PipelineRecord = field(default_factory=PipelineRecord)
+    experts: ExpertRecord = field(default_factory=ExpertRecord)
+    descriptions: dict[str, str] = {}  # process group -> the framework's description
+    calls: dict[tuple[int, int], list[LabeledCall]] = {}  # by rank and window, of ranks that are `drawn`
+    drawn: frozenset[int] = frozenset()  # in timelines
+
+    def merge(self, later: TraceRecord) -> None:
+        """Takes in the windows of later ranks."""
+        self.comm.merge(later.comm)
+        self.layers.merge(later.layers)
+        self.lines.merge(later.lines)
+        merge_kernels(self.kernels, later.kernels)
+        self.pipeline.merge(later.pipeline)
+        self.experts.merge(later.experts)
+        self.calls.update(later.calls)
+
+
+class RankTask(Struct, frozen=True, kw_only=True):
+    """Ranks to read.
+
+    Attributes:
+        source: the run; `source.ranks` are read.
+        windows: by rank, those that are analyzed.
+        drawn: ranks that are in timelines: every call of theirs is labeled.
+        ahead: whether the program runs ahead of its work (`rank_facts.runs_ahead`).
+    """
+
+    source: RunSource
+    windows: Mapping[int, Sequence[WindowFacts]]
+    drawn: frozenset[int]
+    ahead: bool
+
+
+class RankRead(Struct, frozen=True, kw_only=True):
+    """One rank: its figures and its steps."""
+
+    result: RankResult
+    steps: RankSteps
+    times: RankStepTimes
+    parts: StepParts
+
+
+class RankPart(Struct, kw_only=True):
+    """What was read of consecutive ranks.
+
+    Attributes:
+        ranks: in their order.
+        traces: their windows.
+        parameters: layers of the model with their parameters' sizes, of the first rank that has them.
+        missing: windows that cannot be read.
+        num_windows: traced windows with events.
+        num_unmarked: of these, without step marks.
+        notes: what the reader dropped.
+    """
+
+    traces: TraceRecord
+    ranks: list[RankRead] = []
+    parameters: tuple[LayerParams, ...] = ()
+    missing: list[Missing] = []
+    num_windows: int = 0
+    num_unmarked: int = 0
+    notes: tuple[DroppedInput, ...] = ()
+
+    def merge(self, later: RankPart) -> None:
+        """Takes in what was read of later ranks, apart from notes."""
+        self.traces.merge(later.traces)
+        self.ranks += later.ranks
+        self.parameters = self.parameters or later.parameters
+        self.missing += later.missing
+        self.num_windows += later.num_windows
+        self.num_unmarked += later.num_unmarked
+
+
+class _Windows(Struct, frozen=True, kw_only=True):
+    """The traced windows of one rank; the lists have an entry per window with events."""
+
+    totals: list[bd.StepTotals] = []
+    devices: list[DeviceBreakdown | None] = []
+    idle: DeviceIdleRecord = field(default_factory=DeviceIdleRecord)
+    streams: StreamRecord = field(default_factory=StreamRecord)
+
+
+def read_part(task: RankTask, progress: Progress | None = None) -> RankPart:
+    """Reads the ranks of a task."""
+    part = RankPart(traces=TraceRecord(drawn=task.drawn))
+    for rank in task.source.ranks:
+        part.ranks.append(_read_rank(task, rank, part))
+        if progress is not None:
+            progress(len(part.ranks), len(task.source.ranks))
+    part.notes = tuple(task.source.notes)
+    return part
+
+
+def unread_rank(rank: int, record: RankRecord) -> RankRead:
+    """A rank whose steps and windows were not read."""
+    return _rank_read(rank, record, (), STEPS.empty_table(), _Windows(), ahead=False)
+
+
+def _read_rank(task: RankTask, rank: int, part: RankPart) -> RankRead:
+    source, windows, traces = task.source, task.windows.get(rank, ()), part.traces
+    record = source.rank_records[rank]
+    table = source.steps(rank)
+    source.windows(rank)  # so that what is listed there and lost becomes one of the source's notes
+    layers = RankLayers(ModelFacts.of(source.layers(rank)))
+    traced = _read_windows(source, windows, layers, part, _groups(record))
+    layers.finish(traces.layers, rank)
+    part.parameters = part.parameters or layers.model.shapes
+    return _rank_read(rank, record, windows, table, traced, ahead=task.ahead)
+
+
+def _rank_read(
+    rank: int,
+    record: RankRecord,
+    windows: Sequence[WindowFacts],
+    table: pa.Table,
+    traced: _Windows,
+    *,
+    ahead: bool,
+) -> RankRead:
+    steps = rank_steps(table, runs_ahead=ahead)
+    parts = step_parts(table, steps.reported)
+    result = _rank_result(rank, record, windows, steps, traced)
+    if result.device_ns is None:
+        result = replace(result, host_idle=host_idle(result.breakdown_ns, parts))
+    return RankRead(result=result, steps=steps, times=step_times(table), parts=parts)
+
+
+def _read_windows(
+    source: RunSource,
+    windows: Sequence[WindowFacts],
+    layers: RankLayers,
+    part: RankPart,
+    groups: Mapping[str, tuple[int, ...]],
+) -> _Windows:
+    traced, traces = _Windows(), part.traces
+    for facts in windows:
+        try:
+            table = source.timeline(facts.rank, facts.window, _COLUMNS)
+        except RunDirectoryError as error:
+            part.missing.append(_unreadable(facts, error))
+            continue
+        if table is None or not table.num_rows:
+            continue
+        if facts.lacks_device:
+            part.missing.append(_without_device(facts))
+            nothing = np.zeros(table.num_rows, dtype=bool)
+            lanes = facts.lanes_with("main", "autograd", "executor")
+            traces.kernels.add(table, spans_of(table), nothing, facts.rank, lanes, lacks_device=True)
+            continue
+        if facts.ends_early and not facts.steps:
+            continue  # `missing_reasons.steps_left_out` has it
+        part.num_windows += 1
+        part.num_unmarked += facts.whole_file or not facts.steps
+        members = {**groups, **facts.groups}  # as in call_labels
+        traces.comm.add(table, facts.rank, facts.window, members)
+        total, device = _analyze_window(table, facts, layers, traces, members, traced)
+        traced.totals.append(total)
+        traced.devices.append(device)
+    return traced
+
+
+def _analyze_window(
+    table: pa.Table,
+    facts: WindowFacts,
+    layers: RankLayers,
+    traces: TraceRecord,
+    members: Mapping[str, tuple[int, ...]],
+    traced: _Windows,
+) -> tuple[bd.StepTotals, DeviceBreakdown | None]:
+    spans = spans_of(table)
+    steps = bd.analyzed_steps(spans, facts)
+    act = bd.activity(spans, facts)
+    selected = bd.every_gpu_event(table)
+    host_wait = None
+    if selected.any():
+        waiting = queued(table, spans, selected)
+        traced.idle.add_window(table, spans, selected, facts.lanes_with("main"), waiting)
+        traced.streams.add_window(table, spans, selected)
+        host_wait = bd.device_gaps(spans, whole_numbers(table, "launch_ns"), selected).host_wait
+    if facts.rank in traces.drawn:
+        layers.comm.labels = traces.calls.setdefault((facts.rank, facts.window), [])
+    layers.add(table, spans, act, steps, bd.in_steps(table, facts), members)
+    traces.kernels.add(table, spans, selected, facts.rank, facts.lanes_with("main", "autograd", "executor"))
+    traces.lines.add(table, spans, act, steps, (facts.rank, facts.window, facts.host))
+    traces.pipeline.add(table, spans, act, steps, facts.rank, facts.window)
+    traces.experts.add(table, spans, facts.rank, facts.window, members)
+    return bd.step_totals(act, steps, host_wait), bd.device_breakdown(table, selected)
+
+
+def _rank_result(
+    rank: int,
+    record: RankRecord,
+    windows: Sequence[WindowFacts],
+    steps: RankSteps,
+    traced: _Windows,
+) -> RankResult:
+    """Without the times of its kernels, which take all ranks to choose (`KernelRecord.side`)."""
+    mean = bd.mean_breakdown(traced.totals)
+    num = mean.num_steps if mean else 0
+    comm = sum(total.comm for total in traced.totals)
+    exposed = sum(total.exposed_comm for total in traced.totals)
+    device_ns = bd.add_devices(traced.devices)
+    host_waits = [total.idle_host_wait for total in traced.totals if total.idle_host_wait is not None]
+    return RankResult(
+        rank=rank,
+        host=record.host or next((facts.host for facts in windows), ""),
+        num_steps=len(steps.durations),
+        num_traced_steps=sum(len(facts.steps) for facts in windows if not facts.whole_file),
+        step_ns=quantiles(steps.counted),
+        breakdown_ns=mean,
+        comm_ns=round(comm / num) if num else None,
+        overlap_ratio=(comm - exposed) / comm if comm else None,
+        device_ns=device_ns,
+        device_idle=None if device_ns is None else traced.idle.results(),
+        streams=traced.streams.results(),
+        input_wait_ns=steps.input_wait_ns,
+        samples_per_step=None if steps.samples is None else steps.samples.median,
+        overhead_ns=record.overhead.total_ns,
+        elapsed_ns=steps.elapsed_ns,
+        idle_host_wait_ns=round(sum(host_waits) / num) if host_waits and num else None,
+        finished=record.finished,
+    )
+
+
+def _without_device(facts: WindowFacts) -> Missing:
+    window, rank = str(facts.window), str(facts.rank)
+    return missing_figure(Figure.DEVICE_TIME, Cause.NO_DEVICE_EVENTS, window=window, rank=rank)
+
+
+def _unreadable(facts: WindowFacts, error: RunDirectoryError) -> Missing:
+    return missing_figure(
+        Figure.WINDOW,
+        Cause.UNREADABLE,
+        affects=affected_by(f"{layout.RANKS}/{facts.rank}/{layout.WINDOWS}/").paths,
+        window=str(facts.window),
+        rank=str(facts.rank),
+        reason=str(error),
+    )
+
+
+def _groups(record: RankRecord) -> dict[str, tuple[int, ...]]:
+    """Process groups as rank.json lists them: name -> ranks."""
+    return {
+        group.name: group.ranks
+        for group in record.groups
+        if group.name is not None and group.ranks is not None
+    }

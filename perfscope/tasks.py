@@ -1,0 +1,69 @@
+"""Independent pieces of work that an Executor does; a piece whose worker fails is tried again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+from perfscope.errors import PerfscopeError
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor, Future
+
+ATTEMPTS = 3
+
+_In = TypeVar("_In")
+_Out = TypeVar("_Out")
+
+
+class Failure(NamedTuple):
+    """What the last of `ATTEMPTS` attempts at a piece ended with."""
+
+    reason: str
+
+
+def completed(
+    executor: Executor, function: Callable[[_In], _Out], pieces: Sequence[_In]
+) -> Iterator[tuple[int, _Out | Failure]]:
+    """Calls `function` with every piece.
+
+    Args:
+        executor: any; function, pieces and results must be picklable where it has other processes.
+        function: of one piece.
+        pieces: what to call it with.
+
+    Yields:
+        (index of the piece, its result, or why there is none), in order of completion.
+
+    Raises:
+        PerfscopeError: `function` raised it: something is wrong with the run, for every attempt alike.
+    """
+    from concurrent.futures import FIRST_COMPLETED, wait  # few reports need it
+
+    waiting: dict[Future[_Out], tuple[int, int]] = {
+        executor.submit(function, piece): (index, 1) for index, piece in enumerate(pieces)
+    }
+    try:
+        while waiting:
+            for future in wait(waiting, return_when=FIRST_COMPLETED).done:
+                index, attempt = waiting.pop(future)
+                error = future.exception()
+                if error is None:
+                    yield index, future.result()
+                elif isinstance(error, PerfscopeError) or not isinstance(error, Exception):
+                    raise error
+                elif attempt < ATTEMPTS:
+                    waiting[executor.submit(function, pieces[index])] = (index, attempt + 1)
+                else:
+                    yield index, Failure(f"{type(error).__name__}: {error}")
+    finally:
+        for future in waiting:
+            future.cancel()
+
+
+def chunks(items: Sequence[_In], most: int) -> list[Sequence[_In]]:
+    """Consecutive parts of `items` of nearly equal length, at most `most` each."""
+    num = -(-len(items) // most)
+    cuts = [len(items) * number // max(num, 1) for number in range(num + 1)]
+    return [items[begin:end] for begin, end in pairwise(cuts)]
