@@ -18,10 +18,12 @@ from multiprocessing.connection import Connection
 from queue import SimpleQueue
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
+from perfscope.children import without_main
 from perfscope.no_pandas import lean_process
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
+_starting = threading.Lock()  # `without_main` is for one thread at a time
 
 
 class WorkerDied(RuntimeError):
@@ -141,7 +143,8 @@ class _Worker:
         self._has_ended = False
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(target=_work, args=(theirs,), daemon=True)
-        self._process.start()
+        with _starting, without_main():
+            self._process.start()
         theirs.close()
 
     def do(self, function: Callable[[], Any]) -> Any:
