@@ -17,6 +17,10 @@ _In = TypeVar("_In")
 _Out = TypeVar("_Out")
 
 
+class ExecutorClosed(Exception):
+    """The Executor takes no more work."""
+
+
 class Failure(NamedTuple):
     """What the last of `ATTEMPTS` attempts at a piece ended with."""
 
@@ -38,13 +42,14 @@ def completed(
 
     Raises:
         PerfscopeError: `function` raised it: something is wrong with the run, for every attempt alike.
+        ExecutorClosed: it takes no more work.
     """
     from concurrent.futures import FIRST_COMPLETED, wait  # few reports need it
 
-    waiting: dict[Future[_Out], tuple[int, int]] = {
-        executor.submit(function, piece): (index, 1) for index, piece in enumerate(pieces)
-    }
+    waiting: dict[Future[_Out], tuple[int, int]] = {}
     try:
+        for index, piece in enumerate(pieces):
+            waiting[_submitted(executor, function, piece)] = (index, 1)
         while waiting:
             for future in wait(waiting, return_when=FIRST_COMPLETED).done:
                 index, attempt = waiting.pop(future)
@@ -54,12 +59,19 @@ def completed(
                 elif isinstance(error, PerfscopeError) or not isinstance(error, Exception):
                     raise error
                 elif attempt < ATTEMPTS:
-                    waiting[executor.submit(function, pieces[index])] = (index, attempt + 1)
+                    waiting[_submitted(executor, function, pieces[index])] = (index, attempt + 1)
                 else:
                     yield index, Failure(f"{type(error).__name__}: {error}")
     finally:
         for future in waiting:
             future.cancel()
+
+
+def _submitted(executor: Executor, function: Callable[[_In], _Out], piece: _In) -> Future[_Out]:
+    try:
+        return executor.submit(function, piece)
+    except RuntimeError as error:
+        raise ExecutorClosed(str(error)) from error
 
 
 def chunks(items: Sequence[_In], most: int) -> list[Sequence[_In]]:

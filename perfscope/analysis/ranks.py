@@ -7,6 +7,7 @@ first.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -25,7 +26,7 @@ from perfscope.analysis.steps import RankSteps
 from perfscope.analysis.timeline_thin import spaced
 from perfscope.analysis.waits.stragglers import RankStepTimes
 from perfscope.analysis.whole_run.steps import StepParts
-from perfscope.tasks import Failure, chunks, completed
+from perfscope.tasks import ExecutorClosed, Failure, chunks, completed
 from perfscope.vocabulary.causes import Cause
 from perfscope.vocabulary.figures import Figure
 
@@ -83,7 +84,7 @@ def read_ranks(
     Args:
         source: the run.
         windows: by rank.
-        executor: reads them; None = this process.
+        executor: reads them; None, or one that is closed = this process.
         progress: called whenever some are read.
     """
     task = RankTask(
@@ -92,10 +93,7 @@ def read_ranks(
         drawn=spaced(sorted(set(windows).intersection(source.ranks))),
         ahead=runs_ahead(source.rank_records),
     )
-    if executor is None:
-        part, unread = read_part(task, progress), list[int]()
-    else:
-        part, unread = _read_in_tasks(task, executor, progress)
+    part, unread = _read(task, executor, progress)
     part.traces.descriptions.update(_descriptions(source, windows))
     read = {rank.result.rank: rank for rank in part.ranks}
     of_kernels = part.traces.kernels.side.by_rank
@@ -118,10 +116,17 @@ def read_ranks(
     )
 
 
+def _read(task: RankTask, executor: Executor | None, progress: Progress | None) -> tuple[RankPart, list[int]]:
+    """All ranks, and those of tasks that failed. An Executor that is closed does not read any more."""
+    if executor is not None:
+        with suppress(ExecutorClosed):
+            return _read_in_tasks(task, executor, progress)
+    return read_part(task, progress), []
+
+
 def _read_in_tasks(
     task: RankTask, executor: Executor, progress: Progress | None
 ) -> tuple[RankPart, list[int]]:
-    """All ranks, and those of tasks that failed."""
     ranks = task.source.ranks
     of_tasks = chunks(ranks, max(1, min(MOST_RANKS_OF_TASK, len(ranks) // NUM_TASKS)))
     part = RankPart(traces=TraceRecord(drawn=task.drawn))

@@ -83,7 +83,8 @@ def to_plain(value: object) -> object:
 
 def render_json(document: Mapping[str, object]) -> str:
     """`document` as indented ASCII JSON with a newline at the end. Raises ValueError on NaN."""
-    return json.dumps(document, indent=2, allow_nan=False) + "\n"
+    # Python's encoder in C does not indent.
+    return msgspec.json.format(json.dumps(document, allow_nan=False), indent=2) + "\n"
 
 
 def without_nan(value: object) -> object:

@@ -15,6 +15,7 @@ from perfscope.vocabulary.figures import Figure
 
 DETAIL: dict[str, Any] = {
     **dict.fromkeys(("path", "part", "collective", "group", "host", "sources", "run", "framework"), "x_y"),
+    "failure": "x_y",
     **dict.fromkeys(("size", "calls", "notes", "reasons", "end", "runs", "sizes", "and_layers"), "z"),
     **dict.fromkeys(("count", "total", "num_ranks", "window", "rank", "least", "most"), 3),
     **dict.fromkeys(("time_ns", "total_ns", "share", "ratio", "jump_s", "apart_s", "value"), 0.5),
