@@ -45,7 +45,7 @@ def test_alone_few_windows_have_shapes_and_layers_have_all_their_flops(train: Tr
     (recorded.run / "run.json").write_text(
         json.dumps({"schema_version": 1, "origin": "run", "status": "finished"})
     )
-    ingest_run(recorded.run, jobs=1)
+    ingest_run(recorded.run)
     layers = {layer.layer: layer for layer in analyze_run(RunReader(recorded.run)).layers}
     assert layers["0"].forward_flops == 2 * 8 * 16 * 32  # 2 x batch x inputs x outputs
     assert layers["2"].forward_flops == 2 * 8 * 32 * 4
