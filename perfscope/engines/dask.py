@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager
@@ -11,6 +12,8 @@ from perfscope.engines.local import usable_cpus
 from perfscope.errors import PerfscopeError, UsageError
 
 CONNECT_S = 60
+# Ctrl-C reaches every process of the terminal; the one that started the workers ends them.
+_PRELOAD = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n"
 
 
 @contextmanager
@@ -34,7 +37,13 @@ def dask_executor(scheduler: str | None, jobs: int | None) -> Iterator[Executor]
     if scheduler is None:
         workers = jobs or usable_cpus()
         with (
-            LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address=None) as cluster,
+            LocalCluster(
+                n_workers=workers,
+                threads_per_worker=1,
+                dashboard_address=None,
+                preload=_PRELOAD,
+                silence_logs=logging.ERROR,
+            ) as cluster,
             Client(cluster) as client,
         ):
             yield client.get_executor(pure=False)

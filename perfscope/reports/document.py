@@ -83,8 +83,10 @@ def to_plain(value: object) -> object:
 
 def render_json(document: Mapping[str, object]) -> str:
     """`document` as indented ASCII JSON with a newline at the end. Raises ValueError on NaN."""
-    # Python's encoder in C does not indent.
-    return msgspec.json.format(json.dumps(document, allow_nan=False), indent=2) + "\n"
+    try:  # Python's encoder in C does not indent
+        return msgspec.json.format(json.dumps(document, allow_nan=False), indent=2) + "\n"
+    except msgspec.DecodeError:  # a name with half of a surrogate pair
+        return json.dumps(document, indent=2, allow_nan=False) + "\n"
 
 
 def without_nan(value: object) -> object:
