@@ -1,6 +1,7 @@
 """The notebooks of docs/tutorials run, and were saved as they ran.
 
-With PERFSCOPE_UPDATE_GOLDEN=1 those that run are saved anew.
+With PERFSCOPE_UPDATE_GOLDEN=1 those that run are saved anew; those that record runs need a machine without
+other load, or they show that it was disturbed.
 """
 
 from __future__ import annotations
@@ -57,6 +58,7 @@ def executed(notebook: Path, folder: Path) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.torch
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", ["read-a-run", "compare-scaling"])
 def test_a_tutorial_that_records_its_runs_works(name: str, tmp_path: Path) -> None:
     """Its figures are the machine's; each cell shows something where it did so when it was saved."""
