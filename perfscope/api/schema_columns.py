@@ -9,6 +9,7 @@ STEPS_COLUMNS = {
     "dur_ns": "to the start of the next step",
     "window": "window that traced the step; -1: untraced",
     "input_ns": "the main thread was blocked in the data loader",
+    "forward_ns": "from the model's forward pass to the backward pass",
     "backward_ns": "backward passes",
     "optimizer_ns": "the optimizer's step",
     "num_micro": "forward passes of the model, with gradient accumulation several",

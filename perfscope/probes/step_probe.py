@@ -134,6 +134,7 @@ class StepProbe(FrameworkProbe):
             1,
             self.samples,
             None,
+            None,
             *(self._readings.ended(supposed=False, last=is_last) if self._timely else UNKNOWN),
         )
         self._input_ns, self._optimizer_ns = 0, None

@@ -34,6 +34,7 @@ class Step(NamedTuple):
     num_micro: int
     samples: Optional[int]
     tokens: Optional[int] = None  # None: the model takes none, or its probe does not count them
+    forward_ns: Optional[int] = None  # from the model's forward pass to the backward pass
     # activities.COLUMNS: what the thread did besides training, what the process and then this thread used
     evaluation_ns: Optional[int] = None
     rollout_ns: Optional[int] = None
@@ -53,11 +54,11 @@ class Step(NamedTuple):
 
 
 BY_HAND = 0  # stands for the optimizer that is not there
-_INPUT, _BACKWARD, _OPTIMIZER, _MICRO, _SAMPLES, _UNKNOWN, _TOKENS, _WINDOW = range(8)
+_INPUT, _FORWARD, _BACKWARD, _OPTIMIZER, _MICRO, _SAMPLES, _UNKNOWN, _TOKENS, _WINDOW = range(9)
 
 
 def _fresh(window: int) -> List[int]:
-    return [0, 0, 0, 0, 0, 0, 0, window]
+    return [0, 0, 0, 0, 0, 0, 0, 0, window]
 
 
 class StepTracker:
@@ -84,7 +85,8 @@ class StepTracker:
         self._candidate_start = 0
         self._repeated = _fresh(-1)  # of what follows the candidate: passes over the step's own batch
         self._depth = 0
-        self._saw_input = self._saw_backward = False
+        self._saw_input = self._saw_forward = self._saw_backward = False
+        self._forward_start: Optional[int] = None  # of the first root forward since the last backward pass
         self._optimizer_start = 0
         self._evaluated = False  # a closure of the update under way has called the root
         self._closure_start: Optional[int] = None  # of its forward pass, until its backward pass ends
@@ -133,6 +135,8 @@ class StepTracker:
         elif self._awaiting and self._candidate is None:
             self._suppose_boundary(now)
         self._awaiting = False
+        if self._forward_start is None:
+            self._forward_start = now
         self._acc[_MICRO] += 1
         self._count(self._acc, samples, tokens)
         if repeated and self._candidate is not None:
@@ -215,6 +219,10 @@ class StepTracker:
         """A backward pass of `duration` ns ended at `now`; if inside an update, that is none of its time."""
         self._saw_backward = True
         self._acc[_BACKWARD] += duration
+        if self._forward_start is not None:
+            self._saw_forward = True
+            self._acc[_FORWARD] += max(0, now - duration - self._forward_start)
+            self._forward_start = None
         if self._depth:
             start = now - duration if self._closure_start is None else self._closure_start
             self._in_closures += now - start
@@ -308,6 +316,7 @@ class StepTracker:
                     done[_MICRO],
                     None if done[_UNKNOWN] or not done[_MICRO] else done[_SAMPLES],
                     done[_TOKENS] or None,
+                    done[_FORWARD] if self._saw_forward else None,
                     *used,
                 )
             )

@@ -23,6 +23,7 @@ from .layer_counters import LayerCounters
 from .recorder import Recorder
 
 POLL_INTERVAL_NS = 50_000_000
+SECOND_AFTER = 5  # times what the first window cost, since training began
 SETTLE_STEPS = 4  # untraced steps a window's own are compared with
 LEAD_NS = 200_000_000  # a plan must reach every rank before its step does
 _ENDED = "the training's own profiler ended it"
@@ -49,10 +50,16 @@ class Governor:
         self.last_cost_ns = cost_ns
 
     def allows(self, elapsed_ns: int) -> bool:
-        """True when one more window like the last keeps the total within budget."""
+        """True when one more window like the last keeps the total within budget.
+
+        The first window falls into the warm-up, and its cost holds the start of the profiler: soon a second
+        one is taken whatever the budget, so that no short run is judged by its first steps alone.
+        """
         if self.taken >= self.num_windows or self.budget <= 0:
             return False
-        return self.taken == 0 or self.cost_ns + self.last_cost_ns <= self.budget * elapsed_ns
+        if self.taken < 2 and elapsed_ns >= SECOND_AFTER * self.cost_ns:
+            return True
+        return self.cost_ns + self.last_cost_ns <= self.budget * elapsed_ns
 
 
 class Windows:

@@ -18,7 +18,7 @@ _T = TypeVar("_T")
 MAX_STEP_NS = 30 * 86_400 * 10**9  # a month
 MAX_BATCH = 10**12  # samples or tokens of one rank in one step
 _PARTS = (  # of a step's duration
-    *("input_ns", "backward_ns", "optimizer_ns"),
+    *("input_ns", "forward_ns", "backward_ns", "optimizer_ns"),
     *("evaluation_ns", "rollout_ns", "inference_ns", "checkpoint_ns", "gc_ns"),
 )
 _COUNTS = (

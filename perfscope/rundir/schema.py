@@ -84,6 +84,7 @@ STEPS = pa.schema(
         ("dur_ns", pa.int64()),  # to the start of the next step
         ("window", pa.int32()),  # window that traced this step; -1 = untraced
         ("input_ns", pa.int64()),  # main thread blocked in the data loader; null = not measured
+        ("forward_ns", pa.int64()),  # from the model's forward pass to the backward pass; null = not timed
         ("backward_ns", pa.int64()),
         ("optimizer_ns", pa.int64()),
         ("num_micro", pa.int32()),  # root forward calls in this step (gradient accumulation)

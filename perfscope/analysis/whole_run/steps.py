@@ -49,7 +49,7 @@ class StepParts(Struct, frozen=True, kw_only=True, eq=False):
     timed: Mapping[RunPart, Int64]  # of TIMED; with `rest` they add up to `durations`
     recorded: Mapping[RunPart, int]  # of all steps, as the rank recorded them
     rest: Int64
-    backward: Int64  # backward passes; -1 = not recorded
+    passes: Int64  # forward and backward passes; -1 = not recorded
     written: Int64  # bytes; -1 = not recorded
     runqueue: Int64  # ns that the training thread waited for a CPU; -1 = not recorded
     used: Mapping[str, Int64]  # columns of schema.STEPS that say what was used, of USED; -1 = not recorded
@@ -100,7 +100,7 @@ def step_parts(table: pa.Table, durations: Int64) -> StepParts:
         timed=timed,
         recorded=recorded,
         rest=rest,
-        backward=whole_numbers(table, "backward_ns"),
+        passes=_passes(table),
         written=whole_numbers(table, "written_bytes"),
         runqueue=whole_numbers(table, "runqueue_ns"),
         used={name: whole_numbers(table, name) for name in USED},
@@ -120,7 +120,7 @@ def traced_shares(ranks: Mapping[int, StepParts]) -> dict[RunPart, dict[int, flo
 
 
 WRITES = 2**20  # bytes beyond the median from which on a long step is one that writes files
-BACKWARD = 0.25  # of what a long step takes longer; forward passes take half as long, waiting ranks aside
+PASSES = 0.4  # of what a long step takes longer; not every framework shows the forward pass
 _WAITS = 0.5  # of the median step that other ranks must be busy for, to be waited for
 
 
@@ -129,8 +129,8 @@ def divided(parts: StepParts, others_ns: Int64) -> dict[RunPart, Int64]:
 
     What a warm-up step takes beyond the usual one is warm-up, what a traced one takes is profiling. Of other
     steps, what they take while other ranks do something else is waiting for them; if they are long, files
-    they write come next, then the thread's waiting for a CPU. A step that is longer by its backward pass has
-    more to compute, or ranks that have: it is an ordinary step. The remainder cannot be determined.
+    they write come next, then the thread's waiting for a CPU. A step that is longer by its passes has more to
+    compute, or waits for ranks that have: it is an ordinary step. The remainder cannot be determined.
 
     Args:
         parts: of one rank.
@@ -154,15 +154,21 @@ def divided(parts: StepParts, others_ns: Int64) -> dict[RunPart, Int64]:
     take(RunPart.CHECKPOINT, np.where(is_long & _beyond_median(parts.written, parts, WRITES), excess, 0))
     waited = parts.runqueue - _median(parts.runqueue, parts)
     take(RunPart.CPU_WAIT, np.where(is_long & (parts.runqueue >= 0), waited, 0))
-    take(RunPart.OTHER, np.where(is_long & ~_by_backward_pass(parts, excess - taken), excess, 0))
+    take(RunPart.OTHER, np.where(is_long & ~_by_passes(parts, excess - taken), excess, 0))
     result[RunPart.STEPS] = parts.rest - taken
     return result
 
 
-def _by_backward_pass(parts: StepParts, excess: Int64) -> NDArray[np.bool_]:
-    """Whether the backward pass is a good part of what each step takes longer than the usual one."""
-    beyond = parts.backward - _median(parts.backward, parts)
-    result: NDArray[np.bool_] = (parts.backward >= 0) & (excess > 0) & (beyond >= BACKWARD * excess)
+def _passes(table: pa.Table) -> Int64:
+    forward, backward = whole_numbers(table, "forward_ns"), whole_numbers(table, "backward_ns")
+    result: Int64 = np.where(backward >= 0, np.maximum(forward, 0) + backward, -1)
+    return result
+
+
+def _by_passes(parts: StepParts, excess: Int64) -> NDArray[np.bool_]:
+    """Whether forward and backward pass are a good part of what each step takes longer than the usual one."""
+    beyond = parts.passes - _median(parts.passes, parts)
+    result: NDArray[np.bool_] = (parts.passes >= 0) & (excess > 0) & (beyond >= PASSES * excess)
     return result
 
 

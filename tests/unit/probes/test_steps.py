@@ -53,6 +53,17 @@ def test_gradient_accumulation_is_one_step_with_summed_samples() -> None:
     assert [(step.num_micro, step.samples) for step in steps] == [(3, 11), (1, 4)]
 
 
+def test_forward_lasts_from_the_first_pass_to_the_backward_pass_of_each_micro_batch() -> None:
+    script = Script()
+    for _ in range(2):
+        for _ in range(3):
+            script.forward()
+            script.now += 20
+            script.tracker.add_backward(5, script.now)
+        script.update(A)
+    assert [(step.forward_ns, step.backward_ns) for step in script.finish()] == [(45, 15), (45, 15)]
+
+
 def test_optimizers_stepping_back_to_back_are_one_step() -> None:
     steps = Script().forward().update(A, B).forward().update(A, B).finish()
     assert len(steps) == 2

@@ -119,8 +119,11 @@ def test_steps_of_two_lengths_are_seen_below_three_times_the_median(tmp_path: Pa
 def test_steps_that_compute_more_are_ordinary_steps(tmp_path: Path) -> None:
     """Sequences of several lengths: forward and backward pass are four times as long."""
     durations = every(5, 400 * MS, 100 * MS, 100)
-    columns = {"durations": durations, "backward_ns": [length * 3 // 5 for length in durations]}
-    analysis = analyzed(tmp_path, sum(durations), [columns])
+    passes: dict[str, Sequence[int]] = {
+        "forward_ns": [length - 60 * MS for length in durations],
+        "backward_ns": [60 * MS] * 100,  # also waits for the other rank
+    }
+    analysis = analyzed(tmp_path, sum(durations), [{"durations": durations, **passes}])
     assert RunPart.OTHER not in parts(analysis)
     assert analysis.findings[0].id is not FindingKind.LONG_STEPS
 
