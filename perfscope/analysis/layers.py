@@ -269,6 +269,20 @@ def uneven_layer(record: LayerRecord, least_ratio: float) -> UnevenLayer | None:
     return max(layers, key=lambda candidate: candidate.most - candidate.least, default=None)
 
 
+def arithmetic_ratio(record: LayerRecord, rank: int) -> float | None:
+    """FLOPs of a rank over the mean of the others: of the median layer that all compute; None: not known.
+
+    Larger inputs mean more of them in every layer; one that does something besides has more in few.
+    """
+    ratios = []
+    for layer, means in record.means.items():
+        flops = {other: mean[3] + mean[4] for other, mean in zip(record.ranks[layer], means, strict=True)}
+        own = flops.pop(rank, 0.0)
+        if own > 0 and len(flops) == record.num_ranks - 1 and flops and min(flops.values()) > 0:
+            ratios.append(own * len(flops) / sum(flops.values()))
+    return float(np.median(ratios)) if ratios else None
+
+
 def _is_own_mark(table: pa.Table, code: NDArray[np.int32], names: list[str]) -> Mask:
     """Rows that are a layer's own call, not something the user marked inside it. Shape (n,).
 

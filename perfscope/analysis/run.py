@@ -36,7 +36,7 @@ from perfscope.analysis.findings.ranks import UNEVEN
 from perfscope.analysis.host_idle import other_threads_ns, with_names
 from perfscope.analysis.kernels.tables import kernels_of
 from perfscope.analysis.layer_counters import counted_run
-from perfscope.analysis.layers import LayerRecord, layer_results, uneven_layer
+from perfscope.analysis.layers import LayerRecord, arithmetic_ratio, layer_results, uneven_layer
 from perfscope.analysis.machine.analyze import Training, analyze_machine
 from perfscope.analysis.machine.cpu_waits import cpu_waits
 from perfscope.analysis.machine.host import Host
@@ -389,6 +389,11 @@ def _evidence(source: RunSource, figures: _Figures, analysis: RunAnalysis) -> Ev
         },
         cpu_waits=cpu_waits(figures.hosts, figures.machine.disturbances if figures.machine else ()),
         what_ifs=figures.why.what_ifs,
+        arithmetic={
+            slow.rank: ratio
+            for slow in figures.why.what_ifs.slow[:1]
+            if (ratio := arithmetic_ratio(figures.ranks.traces.layers, slow.rank)) is not None
+        },
         uneven=uneven_layer(figures.ranks.traces.layers, UNEVEN),
         pipeline=analysis.pipeline,
         experts=analysis.experts,

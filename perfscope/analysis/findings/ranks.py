@@ -22,6 +22,7 @@ IMBALANCE = 0.03  # busiest rank over the mean, as a share of the step
 UNEVEN = 0.1  # of one layer's parameters by which two ranks' shares of it differ
 _MORE = 1.1  # times the mean of the other ranks' tokens
 _AS_FAST = 1.3  # times the others' time for a token that still counts as no slower
+_ARITHMETIC = 0.5  # of a rank's excess that more arithmetic in every layer must explain
 _DOMINANT = 0.5  # of the excess of all slow ranks that the worst has, to be the one
 
 
@@ -34,7 +35,7 @@ def slow_rank(evidence: Evidence) -> Finding | None:
     if not slow or slow[0].excess_ns < _DOMINANT * sum(rank.excess_ns for rank in slow):
         return None
     worst = slow[0]
-    if _has_more_tokens(evidence, worst):
+    if _has_more_tokens(evidence, worst) or larger_inputs(evidence) is not None:
         return None
     waited = held_up(evidence)
     by_it = waited if waited is not None and waited[0].rank == worst.rank else None
@@ -56,6 +57,15 @@ def slow_rank(evidence: Evidence) -> Finding | None:
         layer=worst.layer,
         rank=worst.rank,
     )
+
+
+def larger_inputs(evidence: Evidence) -> tuple[int, float] | None:
+    """(the slowest rank, its arithmetic over that of the others) where that explains most of its excess."""
+    slow = evidence.what_ifs.slow
+    ratio = evidence.arithmetic.get(slow[0].rank) if slow else None
+    if ratio is None or (ratio - 1) * slow[0].peers_ns < _ARITHMETIC * slow[0].excess_ns:
+        return None
+    return slow[0].rank, ratio
 
 
 def _has_more_tokens(evidence: Evidence, slow: Slow) -> bool:
@@ -155,18 +165,22 @@ def imbalance(evidence: Evidence) -> Finding | None:
         or servers(evidence)
     ):
         return None
-    if evidence.what_ifs.of("no_stragglers") is not None:
+    larger = larger_inputs(evidence)
+    if larger is None and evidence.what_ifs.of("no_stragglers") is not None:
         return None
     busy = _busy(evidence)
     mean = sum(busy.values()) / max(len(busy), 1)
     worst = max(busy, key=lambda rank: busy[rank], default=None)
-    stands_out = worst is not None and busy[worst] > (1 + SLOWER) * mean
+    if larger is not None:
+        worst = larger[0]
+    stands_out = larger is not None or (worst is not None and busy[worst] > (1 + SLOWER) * mean)
     return Finding(
         id=FindingKind.IMBALANCE,
         facts=Imbalance(
             worst_rank=worst if stands_out else None,
             worst_ns=busy[worst] if worst is not None else 0,
             mean_ns=mean,
+            arithmetic_ratio=larger[1] if larger is not None else None,
             gain_ratio=what_if.gain_ratio,
             prediction=_prediction(what_if),
         ),

@@ -135,6 +135,7 @@ class Imbalance(FindingFacts, frozen=True, kw_only=True):
     worst_rank: int | None  # None: ranks take turns
     worst_ns: int
     mean_ns: float
+    arithmetic_ratio: float | None  # the rank's over that of the others, where that is why
     gain_ratio: float
     prediction: Prediction
 
@@ -148,6 +149,15 @@ class Imbalance(FindingFacts, frozen=True, kw_only=True):
             )
             detail = "Busy is computation, optimizer and input."
             action = "Distribute the work evenly: give less busy ranks a larger share."
+            if self.arithmetic_ratio is not None:
+                detail += (
+                    f" Rank {self.worst_rank} does {self.arithmetic_ratio:.2g} times the arithmetic of the "
+                    "others in the same layers of the traced steps: its inputs are larger."
+                )
+                action = (
+                    "Give all ranks inputs of similar size: group samples by length, or make batches of as "
+                    "many tokens."
+                )
         else:
             lead = "Ranks take turns at being slow"
             title = (

@@ -88,6 +88,28 @@ def test_a_late_rank_that_sleeps_is_named_with_what_it_does(tmp_path: Path) -> N
     assert "4.00 ms of it in no operator" in verdict.text.detail
 
 
+@pytest.mark.parametrize("is_everywhere", [True, False])
+def test_a_rank_with_more_arithmetic_in_every_layer_has_larger_inputs_and_is_not_slow(
+    tmp_path: Path, is_everywhere: bool
+) -> None:
+    def passes(times: int) -> list[dict[str, Any]]:
+        took = times * 14 * MS // 10
+        flops = {layer: 1000 * (times if is_everywhere or layer == "b" else 1) for layer in "abc"}
+        spans = [
+            span(at * took, took, "compute", layer=layer, phase="forward", flops=flops[layer])
+            for at, layer in enumerate("abc")
+        ]
+        return [*spans, comm(3 * took, 9 * MS - 3 * took, 0)]
+
+    verdict = analyze(tmp_path, {0: passes(1), 1: passes(1), 2: passes(2)}).findings[0]
+    if is_everywhere:
+        assert verdict.id == "imbalance" and "rank 2" in verdict.text.title
+        assert "2 times the arithmetic of the others" in verdict.text.detail
+        assert "group samples by length" in verdict.text.action
+    else:
+        assert (verdict.id, verdict.rank) == ("straggler", 2)
+
+
 def test_a_large_removable_part_comes_before_the_computation_that_must_remain(tmp_path: Path) -> None:
     spans = [span(0, 5 * MS, "compute"), span(5 * MS, 4 * MS, "input")]
     assert analyze(tmp_path, {0: spans}).findings[0].id == "input_bound"
