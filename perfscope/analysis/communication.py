@@ -1,17 +1,18 @@
 """The communication of one rank's windows, divided among layers and process groups.
 
 Where several calls are under way at once, each gets an equal part of the time, but of messages of one thread
-only the one that ends first: the thread waits for it. So the parts of all calls add
-up to the communication of the step breakdown, and their exposed parts to its exposed communication.
+only the one that ends first: the thread waits for it. So the parts of all calls add up to the communication
+of the step breakdown, and their exposed parts to its exposed communication.
 
 A call belongs to the layers that the program says (`served_layers`), which share it by bytes. Where it says
 nothing, a call belongs to the layer in which it was made (the reader finds it: the layer's mark around the
 call, the forward operator of a node in backward, the range of FSDP2). A call made in none is taken for a
 gradient bucket if the all-reduces of its step and group cut the parameters into consecutive pieces
 (`buckets`): its time is divided among the layers by their elements. Broadcasts as large as the buffers of
-normalization layers are divided likewise. Barriers, and what DistributedDataParallel sends beside its
-buckets, carry no layer's tensors. Sends and receives outside of layers keep their other end: whether they are
-between stages of a pipeline is known once the axes of the groups are.
+normalization layers, and gathers and broadcasts that are together all parameters, are divided likewise.
+Barriers, single numbers, and what DistributedDataParallel sends beside its buckets, carry no layer's tensors.
+Sends and receives outside of layers keep their other end: whether they are between stages of a pipeline is
+known once the axes of the groups are.
 """
 
 from __future__ import annotations
@@ -29,12 +30,14 @@ from numpy.typing import NDArray
 from perfscope.analysis import intervals as iv
 from perfscope.analysis.breakdown import Activity
 from perfscope.analysis.buckets import Bucket, LayerParams, match_buckets
+from perfscope.analysis.call_pieces import pieces, summed
 from perfscope.analysis.comm_record import payload
 from perfscope.analysis.group_axes import EXCHANGES, NAMELESS, CommGroup, GroupUse
 from perfscope.analysis.intervals import Int64
 from perfscope.analysis.recorded_buckets import RecordedBuckets, recorded_buckets
 from perfscope.analysis.served_layers import Boundary, ServedLayers, served_layers
 from perfscope.analysis.spans import (
+    BACKWARD,
     COMM,
     FORWARD,
     Mask,
@@ -123,6 +126,7 @@ class _Calls(Struct, frozen=True, eq=False):
     reduction: Int64  # index into the window's all-reduces of gradients; -1 = none of them
     served: Int64  # index into the window's shares of layers; -1 = none
     queued: Mask  # whether the trace says when, and so in which layer, it was asked for
+    early: Mask  # asked for before the backward pass of its step: it has no gradients
 
     def at(self, rows: NDArray[np.int64]) -> _Calls:
         """Those rows."""
@@ -249,11 +253,12 @@ class RankComm(Struct):
         self, calls: _Calls, groups: Sequence[CommGroup], model: ModelParams, recorded: RecordedBuckets
     ) -> None:
         """Calls of one step and group that were made in no layer, in the order in which they began."""
-        reduces = np.flatnonzero(calls.collective == "all_reduce")
+        reduces = np.flatnonzero((calls.collective == "all_reduce") & ~calls.early)
         buckets, no_buckets = _buckets(calls.elements[reduces], model)
         if no_buckets is not None and (calls.reduction[reduces] >= 0).any():
             buckets, no_buckets = _recorded(calls.at(reduces), recorded)
         bucket_of: dict[int, Mapping[str, int] | None] = dict(zip(reduces.tolist(), buckets, strict=False))
+        bucket_of |= _handed_around(calls, model)
         is_ddp = bool(buckets)
         self.uses[groups[int(calls.group[0])]].has_buckets |= is_ddp
         for row in range(len(calls.start)):
@@ -349,12 +354,40 @@ def _reason(calls: _Calls, row: int, *, is_ddp: bool, no_buckets: Unattributed |
     collective = calls.collective[row]
     # The mean of a loss; which parameters were used; new buckets.
     is_scalar = collective == "all_reduce" and calls.elements[row] == 1
-    beside_buckets = is_scalar or (collective in ("all_reduce", "broadcast") and calls.integer[row])
-    if collective == "barrier" or (is_ddp and beside_buckets):
+    beside_buckets = collective in ("all_reduce", "broadcast") and calls.integer[row]
+    if collective == "barrier" or is_scalar or (is_ddp and beside_buckets):
         return Unattributed.NO_LAYER_TENSORS
-    if collective == "all_reduce" and no_buckets is not None and (calls.reduction[row] >= 0 or not is_ddp):
+    is_gradient = collective == "all_reduce" and not calls.early[row]
+    if is_gradient and no_buckets is not None and (calls.reduction[row] >= 0 or not is_ddp):
         return no_buckets
     return Unattributed.OUTSIDE_LAYERS if calls.queued[row] else Unattributed.NOT_QUEUED_IN_TRACE
+
+
+def _handed_around(calls: _Calls, model: ModelParams) -> dict[int, Mapping[str, int] | None]:
+    """Gathers and broadcasts of one step that together are all parameters, in some order: row -> layers.
+
+    Optimizers that update a part of the parameters on each rank end with them.
+    """
+    found: dict[int, Mapping[str, int] | None] = {}
+    width = calls.in_bytes // np.maximum(calls.elements, 1)
+    whole = np.where((calls.elements > 0) & (calls.size >= 0), calls.size // np.maximum(width, 1), -1)
+    for collective in ("all_gather", "broadcast"):
+        rows = np.flatnonzero((calls.collective == collective) & ~calls.early)
+        if len(rows) and model.orders[0]:
+            orders = [*model.orders, *(order[::-1] for order in model.orders)]
+            found |= zip(rows.tolist(), match_buckets(orders, whole[rows].tolist()) or (), strict=False)
+    return found
+
+
+def _before_backward(spans: Spans, steps: Sequence[StepSpan], asked: Int64) -> Mask:
+    """Which calls were asked for in a step whose backward pass had not begun."""
+    backward = np.sort(spans.start[(spans.device < 0) & (spans.phase == BACKWARD)])
+    early = np.zeros(len(asked), np.bool_)
+    for step in steps:
+        first, last = np.searchsorted(backward, (step.start_ns, step.end_ns))
+        if first < last:
+            early |= (asked >= step.start_ns) & (asked < backward[first])
+    return early
 
 
 def _carries_buffers(calls: _Calls, row: int, model: ModelParams) -> bool:
@@ -434,15 +467,15 @@ def _calls(
     launch = whole_numbers(table, "launch_ns")[rows]
     has_elements = (in_bytes >= 0) & (width > 0)
     is_message = np.isin(collective, _POINT_TO_POINT) & (spans.device[rows] < 0)
-    call, *times = _pieces(start, end, np.where(is_message, spans.lane[rows], -1))
+    call, *times = pieces(start, end, np.where(is_message, spans.lane[rows], -1))
     return _Calls(
         row=rows,
         collective=collective,
         group=group_of,
         layer=layer[rows],
         phase=spans.phase[rows],
-        exposed=_summed(call, iv.shares_of(exposed, *times), len(rows)),
-        hidden=_summed(call, iv.shares_of(hidden, *times), len(rows)),
+        exposed=summed(call, iv.shares_of(exposed, *times), len(rows)),
+        hidden=summed(call, iv.shares_of(hidden, *times), len(rows)),
         elements=np.where(has_elements, in_bytes // np.maximum(width, 1), -1),
         integer=is_integer[dtype[rows]],
         size=size,
@@ -453,32 +486,8 @@ def _calls(
         served=served.of(launch, start, spans.lane[rows]),
         in_bytes=in_bytes,
         queued=(spans.device[rows] >= 0) | (launch >= 0),
+        early=_before_backward(spans, steps, np.where(launch >= 0, launch, start)),
     )
-
-
-def _pieces(start: Int64, end: Int64, thread: Int64) -> tuple[Int64, Int64, Int64]:
-    """Call, start and end of the times that calls have a part in.
-
-    A CPU backend's span of a message ends when the thread has waited for it, perhaps long after it was sent.
-    So of the messages of a thread that are under way at once, the thread waits for the one that ends first.
-
-    Args:
-        start, end: of the calls, shape (calls,).
-        thread: of messages of CPU backends; -1 = any other call.
-    """
-    others = np.flatnonzero(thread < 0)
-    parts: list[tuple[Int64, Int64, Int64]] = [(others, start[others], end[others])]
-    for number in np.unique(thread[thread >= 0]).tolist():
-        calls = np.flatnonzero(thread == number)
-        index, begins, ends = iv.first_ending(start[calls], end[calls])
-        parts.append((calls[index], begins, ends))
-    call, begin, stop = (np.concatenate([part[place] for part in parts]) for place in range(3))
-    return call, begin, stop
-
-
-def _summed(call: Int64, parts: NDArray[np.float64], num_calls: int) -> NDArray[np.float64]:
-    """Parts of calls, by call."""
-    return np.bincount(call, parts, num_calls).astype(np.float64)
 
 
 def _has_units(table: pa.Table) -> bool:

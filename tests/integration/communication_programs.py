@@ -213,6 +213,33 @@ def gradients_by_hand() -> None:
         optimizer.zero_grad()
 
 
+def sharded_updates() -> None:
+    """Gradients are scattered as they become ready; each rank updates its part, and gathers the others."""
+    model, num = Net(), dist.get_world_size()
+    shards: dict[Any, torch.Tensor] = {}
+    works: list[Any] = []
+
+    def scatter(value: Any) -> None:
+        shards[value] = torch.empty(value.numel() // num)
+        works.append(dist.reduce_scatter_tensor(shards[value], value.grad.flatten(), async_op=True))
+
+    for value in model.parameters():
+        value.register_post_accumulate_grad_hook(scatter)
+    parts = [value.detach().flatten().chunk(num)[dist.get_rank()].clone() for value in model.parameters()]
+    optimizer = torch.optim.SGD(parts, 0.001)
+    for _ in range(STEPS):
+        model(torch.randn(32, WIDTH)).square().mean().backward()
+        while works:
+            works.pop().wait()
+        for value, part in zip(model.parameters(), parts, strict=True):
+            part.grad, value.grad = shards[value], None
+        optimizer.step()
+        for value, part in zip(model.parameters(), parts, strict=True):
+            updated = torch.empty(value.numel())
+            dist.all_gather_into_tensor(updated, part)
+            value.data.copy_(updated.view_as(value))
+
+
 class _Exchange(torch.autograd.Function):  # type: ignore[misc]
     """Sends a third of the tokens to the next rank and the rest to itself; gradients go back."""
 
@@ -341,6 +368,7 @@ PROGRAMS: dict[str, tuple[int, Callable[[], None], dict[str, set[str]]]] = {
         },
     ),
     "gradients": (2, gradients_by_hand, {"dp": LINEAR}),
+    "sharded_updates": (2, sharded_updates, {"dp": LINEAR}),
     "experts": (2, experts, {"ep": {"blocks.1"}}),
     "by_hand": (2, by_hand, {"tp": {"blocks.2"}}),
     "checkpointed": (2, checkpointed, {"tp": {"blocks.1.inner.1"}}),

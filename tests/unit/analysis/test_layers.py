@@ -142,6 +142,36 @@ def test_a_barrier_and_a_mean_loss_are_of_no_layer(tmp_path: Path) -> None:
     assert "barrier (30 ns) and all_reduce (10 ns)" in text
 
 
+def test_gathers_of_all_parameters_are_those_of_the_layers(tmp_path: Path) -> None:
+    """An optimizer that updated a part of each on every rank; in the order of registration."""
+    sizes = (100, 10, 20, 55)  # weight and bias of conv; norm; head
+    gathers = [
+        comm(700 + 40 * k, 30, k, collective="all_gather", in_bytes=size * 4 // 2, out_bytes=size * 4)
+        for k, size in enumerate(sizes)
+    ]
+    gathers[-1]["out_bytes"] = 57 * 4  # no size of a layer
+    other = analyze(tmp_path / "other", [*step_of_net(), *gathers])
+    assert sum(layer.exposed_comm_ns or 0 for layer in other.layers) == 90
+    gathers[-1]["out_bytes"] = 55 * 4
+    layers = {one.layer: one.exposed_comm_ns for one in analyze(tmp_path, [*step_of_net(), *gathers]).layers}
+    assert layers == {"Net": 0, "conv": 40 + 60, "norm": 13 + 30, "head": 37 + 30}
+
+
+def test_an_all_reduce_before_the_backward_pass_is_no_bucket(tmp_path: Path) -> None:
+    """The sums of a loss over parts of the vocabulary, as large as a layer's gradients."""
+    analysis = analyze(tmp_path, [*step_of_net(), comm(350, 30, 2, in_bytes=75 * 4)])
+    assert {layer.layer: layer.exposed_comm_ns for layer in analysis.layers} == {
+        "Net": None,
+        "conv": 40,
+        "norm": 13,
+        "head": 37,
+    }
+    assert analysis.communication is not None
+    [unattributed] = analysis.communication.unattributed
+    assert unattributed.reason is Unattributed.NOT_QUEUED_IN_TRACE
+    assert unattributed.exposed_ns == 30
+
+
 def test_broadcast_statistics_are_the_normalization_layers(tmp_path: Path) -> None:
     """DistributedDataParallel sends running means and variances, 2 x 10 numbers, and one count of batches."""
     more = [
