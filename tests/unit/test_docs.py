@@ -113,6 +113,7 @@ def test_every_page_is_in_the_navigation() -> None:
         f"commands/{name}.md" for name in COMMANDS
     )
     written = {path.name for path in (ROOT / "docs").glob("*.md")}
+    written |= {f"tutorials/{path.stem}.md" for path in (ROOT / "docs" / "tutorials").glob("*.ipynb")}
     assert written - set(nav) == set()
 
 
