@@ -45,6 +45,9 @@ class Engine(NamedTuple):
         return self.executor if self.is_chosen or num_ranks >= MANY_RANKS else None
 
 
+UNSTATED = Engine(None, is_chosen=False)  # for commands without these options
+
+
 def engine_options(function: Callable[..., None]) -> Callable[..., None]:
     """Adds the options to a command, which gets an `engine` that lasts as long as it runs."""
 

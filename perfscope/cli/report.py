@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from perfscope.cli.engine import Engine, engine_options
+from perfscope.cli.engine import UNSTATED, Engine, engine_options
 from perfscope.cli.lazy_group import HELP
 from perfscope.cli.output import print_result
 from perfscope.cli.progress_bar import TRACES, counting
@@ -131,42 +131,41 @@ def open_run(run: Path | None) -> RunReader:
     return reader
 
 
-def ingest(path: Path, engine: Engine | None = None) -> Path:
+def ingest(path: Path, engine: Engine = UNSTATED) -> Path:
     """Brings the run's derived tables up to date.
 
     Args:
         path: the run directory.
-        engine: where the work runs; None = processes of this machine.
+        engine: where the work runs; unstated: processes of this machine.
 
     Returns:
         Where the run can be read with its derived tables, as long as the command lasts.
     """
     from perfscope.api.opening import up_to_date
 
-    executor = None if engine is None else engine.executor
     with counting(TRACES) as progress:
         on_close = click.get_current_context().call_on_close
-        return up_to_date(path, on_close, progress=progress, executor=executor)
+        return up_to_date(path, on_close, progress=progress, executor=engine.executor)
 
 
-def opened_run(reader: RunReader, engine: Engine | None = None, path: Path | None = None) -> Run:
+def opened_run(reader: RunReader, engine: Engine = UNSTATED, path: Path | None = None) -> Run:
     """An ingested run, analyzed.
 
     Args:
         reader: of the run.
-        engine: where ranks are read; None = this process.
+        engine: where ranks are read; unstated: this process.
         path: as for `Run`.
     """
     from perfscope.api.run import Run
 
-    executor = None if engine is None else engine.for_ranks(len(reader.ranks))
+    executor = engine.for_ranks(len(reader.ranks))
     with counting("reading ranks") as progress:
         run = Run(reader, path, executor=executor, progress=progress)
         _ = run.analysis  # now, while there is progress to show
     return run
 
 
-def make_document(path: Path, engine: Engine | None = None) -> Json:
+def make_document(path: Path, engine: Engine = UNSTATED) -> Json:
     """The figures of an ingested run, without the timeline and the sections of a report."""
     from perfscope.reports.document import build_document
     from perfscope.rundir.reader import RunReader
@@ -181,7 +180,7 @@ def print_json(document: Mapping[str, object]) -> None:
     print_result(render_json(document))
 
 
-def make_report(path: Path, engine: Engine | None = None) -> Report:
+def make_report(path: Path, engine: Engine = UNSTATED) -> Report:
     """Analyses an ingested run."""
     from perfscope.rundir.reader import RunReader
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Iterator
 from concurrent.futures import Executor
@@ -53,7 +54,7 @@ def dask_executor(scheduler: str | None, jobs: int | None) -> Iterator[Executor]
         raise UsageError(f"--scheduler {scheduler}: no such file, and no address such as tcp://host:8786")
     try:
         client = Client(**named, timeout=CONNECT_S)
-    except (OSError, ValueError) as error:  # TimeoutError is an OSError
+    except (OSError, ValueError, asyncio.TimeoutError) as error:
         raise PerfscopeError(f"the scheduler {scheduler} does not answer: {error}") from None
     with client:
         yield client.get_executor(pure=False)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from perfscope.cli.engine import Engine, engine_options
 from perfscope.cli.lazy_group import HELP
 from perfscope.cli.output import print_result
 from perfscope.errors import PerfscopeError, UsageError
@@ -63,6 +64,7 @@ _SAME_BATCH = 1.01
     "--extrapolate", is_flag=True, help="Also beyond 4 x the ranks or the samples per rank measured."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the prediction as JSON.")
+@engine_options
 def command(
     runs: tuple[Path, ...],
     world_sizes: str,
@@ -74,6 +76,7 @@ def command(
     batch: int | None,
     extrapolate: bool,
     as_json: bool,
+    engine: Engine,
 ) -> None:
     """Predict step time, efficiency and the best scheme on machines not at hand.
 
@@ -95,7 +98,7 @@ def command(
 
     sizes = parse_sizes(world_sizes)
     link = None if network is None else parse_network(network)
-    loaded = load_runs(runs)
+    loaded = load_runs(runs, engine)
     say_notes(loaded.notes)
     settled, assumed = settle_mode(loaded.runs, mode)
     per_host = ranks_per_host or max(loaded.runs, key=lambda run: run.plan.num_ranks).ranks_per_host

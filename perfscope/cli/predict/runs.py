@@ -16,7 +16,8 @@ import click
 from perfscope.analysis.predict.from_run import NotUsable, measured_run
 from perfscope.analysis.predict.records import MeasuredRun, Plan
 from perfscope.analysis.predict.scripts import DDP, gradient_buckets
-from perfscope.cli.report import ingest
+from perfscope.cli.engine import UNSTATED, Engine
+from perfscope.cli.report import ingest, opened_run
 from perfscope.errors import RunDirectoryError, TraceError, UsageError
 
 if TYPE_CHECKING:
@@ -79,8 +80,8 @@ def _runs_of(study: Path) -> list[Path]:
     return [study.parent / path for path in done]
 
 
-def load_runs(paths: Sequence[Path]) -> Loaded:
-    """Opens all runs; those that cannot serve are left out with a note.
+def load_runs(paths: Sequence[Path], engine: Engine = UNSTATED) -> Loaded:
+    """Opens all runs, with the work on `engine`; those that cannot serve are left out with a note.
 
     Raises:
         RunDirectoryError: none can be used.
@@ -99,7 +100,7 @@ def load_runs(paths: Sequence[Path]) -> Loaded:
         if show_progress:
             click.echo(f"\r\x1b[Kreading run {number} of {len(folders)}", nl=False, err=True)
         try:
-            loaded_run = _load(_up_to_date(path), name)
+            loaded_run = _load(_up_to_date(path, engine), name, engine)
         except (NotUsable, RunDirectoryError, TraceError) as error:
             notes.append(f"{name} is left out: {error}")
             continue
@@ -122,7 +123,7 @@ def load_runs(paths: Sequence[Path]) -> Loaded:
     return Loaded(runs=tuple(runs), configs=configs, buckets=buckets, backend=backend, notes=tuple(notes))
 
 
-def _up_to_date(path: Path) -> Path:
+def _up_to_date(path: Path, engine: Engine) -> Path:
     """Where the run can be read with its derived tables, see `ingest`.
 
     Small runs are read in this process: in a study of many, starting workers for each takes most of the time.
@@ -134,8 +135,8 @@ def _up_to_date(path: Path) -> Path:
 
     ranks = path / "ranks"
     num_bytes = sum(file.stat().st_size for file in ranks.rglob("*") if file.is_file())
-    if num_bytes > _SMALL_BYTES or not os.access(path, os.W_OK):
-        return ingest(path)
+    if engine.is_chosen or num_bytes > _SMALL_BYTES or not os.access(path, os.W_OK):
+        return ingest(path, engine)
     try:
         ingest_run(path)
     except OSError as error:
@@ -151,8 +152,7 @@ class _One:
     backend: str | None
 
 
-def _load(path: Path, name: str) -> _One:
-    from perfscope.analysis.run import analyze_run
+def _load(path: Path, name: str, engine: Engine) -> _One:
     from perfscope.rundir.reader import RunReader
     from perfscope.rundir.records import LayersRecord
 
@@ -163,7 +163,7 @@ def _load(path: Path, name: str) -> _One:
     if scheme is not None:
         config = config_of(reader.run.command)
         plan = _own_plan(config, scheme, name)
-    analysis = analyze_run(reader)
+    analysis = opened_run(reader, engine).analysis
     run = measured_run(name, analysis, metas, plan)
     if config is None:
         _require_data_parallel(metas, name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import shutil
 import threading
 from io import FileIO
@@ -277,3 +278,39 @@ def test_a_damaged_timeline_says_so(run: SyntheticRun) -> None:
     path.write_bytes(path.read_bytes()[:-20])
     with pytest.raises(RunDirectoryError, match="cannot be read"):
         reader.timeline(0, 0)
+
+
+def test_only_the_ranks_asked_for_are_opened(tmp_path: Path) -> None:
+    made = SyntheticRun(tmp_path / "run")
+    for rank in range(4):
+        made.rank(rank)
+        made.steps(rank, [30, 20, 20])
+        made.window(rank, [span(0, 5, "compute")], [(0, 0, 10)])
+    (made.path / "ranks" / "3" / "rank.json").write_text("torn")
+    reader = RunReader(made.path, ranks=[2, 1, 9])
+    assert reader.ranks == (1, 2)
+    assert [summary.rank for summary in reader.summaries()] == [1, 2]
+    assert reader.notes == ()
+    assert RunReader(made.path).notes != ()
+
+
+def test_a_part_of_a_run_reads_the_same_in_another_process_without_opening_the_run_again(
+    run: SyntheticRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for rank in (1, 2):
+        run.rank(rank)
+        run.steps(rank, [40, 50])
+    run.window(2, [span(0, 5, "compute")], [(0, 0, 10)])
+    (run.path / "ranks" / "1" / "layers.json").write_text("torn")
+    whole = RunReader(run.path)
+    part = whole.part([2, 1])
+    monkeypatch.setattr(RunReader, "__init__", None)  # unpickling does not call it
+    there = pickle.loads(pickle.dumps(part))
+    assert (there.ranks, sorted(there.rank_records)) == ((1, 2), [1, 2])
+    assert there.steps(2).equals(whole.steps(2))
+    assert there.timeline(2, 0).equals(whole.timeline(2, 0))
+    assert there.layers(1) is None
+    assert [note.path for note in there.notes] == ["ranks/1/layers.json"]
+    assert whole.notes == ()
+    whole.add_notes(there.notes)
+    assert whole.notes == there.notes
