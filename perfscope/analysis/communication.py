@@ -221,6 +221,7 @@ class RankComm(Struct):
             use.collectives.update(np.unique(calls.collective[of_group]).tolist())
             forward = of_group & (calls.phase == FORWARD) & (calls.layer >= 0)
             use.forward.update(np.unique(calls.collective[forward]).tolist())
+            use.forward_layers.update(layers[layer] for layer in np.unique(calls.layer[forward]).tolist())
             exchanges = of_group & (calls.layer >= 0) & np.isin(calls.collective, list(EXCHANGES))
             use.layers.update(layers[layer] for layer in np.unique(calls.layer[exchanges]).tolist())
             use.has_units |= has_units

@@ -12,6 +12,7 @@ first is data parallelism, the second is not.
 - A group on which gradient buckets are reduced is data parallelism, with what else is called on it
   (statistics of SyncBatchNorm, buffers) but all-to-alls, sends and receives.
 - FSDP2's gathers and reductions are fully sharded data parallelism.
+- Gathers of the forward pass that only attention makes are context parallelism: of keys and values.
 - Other collectives of the forward pass of layers are tensor parallelism.
 - Consecutive ranks are tensor parallelism, ranks with a stride data parallelism.
 
@@ -21,7 +22,7 @@ A group that none of these names keeps its own name.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from itertools import pairwise
 from typing import NamedTuple, TypeAlias
 
@@ -87,6 +88,7 @@ class GroupUse(Struct):
     Attributes:
         collectives: that were called.
         forward: that were called in the forward pass of a layer.
+        forward_layers: of these calls.
         layers: in which EXCHANGES were called.
         links: between which ranks (that called, other end) messages outside of layers went.
         has_buckets: gradient buckets were reduced.
@@ -95,6 +97,7 @@ class GroupUse(Struct):
 
     collectives: set[str] = set()
     forward: set[str] = set()
+    forward_layers: set[str] = set()
     layers: set[str] = set()
     links: set[tuple[int, int]] = set()
     has_buckets: bool = False
@@ -104,6 +107,7 @@ class GroupUse(Struct):
         """The calls of another rank."""
         self.collectives |= other.collectives
         self.forward |= other.forward
+        self.forward_layers |= other.forward_layers
         self.layers |= other.layers
         self.links |= other.links
         self.has_buckets |= other.has_buckets
@@ -204,7 +208,14 @@ def _inferred(use: GroupUse, collective: str) -> str:
     if use.collectives & EXCHANGES:  # sizes of what is exchanged, losses of a pipeline
         axes = {_of_exchange(use, kind) for kind in use.collectives & EXCHANGES}
         return axes.pop() if len(axes) == 1 else ""
-    return Axis.TP.value if use.forward & _ACTIVATIONS else ""
+    if not use.forward & _ACTIVATIONS:
+        return ""
+    gathers_keys = use.forward == {"all_gather"} and _is_attention(use.forward_layers)
+    return Axis.CP.value if gathers_keys else Axis.TP.value
+
+
+def _is_attention(layers: Collection[str]) -> bool:
+    return bool(layers) and all(map(_ATTENTION.search, layers))
 
 
 def _is_chain(group: CommGroup, use: GroupUse) -> bool:
@@ -225,7 +236,7 @@ def _is_chain(group: CommGroup, use: GroupUse) -> bool:
 
 def _of_exchange(use: GroupUse, collective: str) -> str:
     """The axis of all-to-alls, sends and receives by the layers that make them."""
-    in_attention = bool(use.layers) and all(map(_ATTENTION.search, use.layers))
+    in_attention = _is_attention(use.layers)
     if collective == "all_to_all":
         if not use.layers or any(map(_EMBEDDING.search, use.layers)):
             return ""

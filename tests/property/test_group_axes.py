@@ -156,3 +156,18 @@ def test_messages_are_a_pipeline_only_between_neighbors(links: set[tuple[int, in
     group = CommGroup("0", (0, 1, 2, 3), 4)
     axes = GroupAxes(None, {}, {group: GroupUse(collectives={"send", "recv"}, links=links)}, 4)
     assert axes.of(group, "send").name == axis
+
+
+@pytest.mark.parametrize(
+    ("layers", "axis"),
+    [
+        ({"0.self_attention", "1.self_attention"}, "cp"),
+        ({"0.self_attention", "0.mlp"}, "tp"),  # sequence parallelism gathers activations in both
+    ],
+)
+def test_gathers_in_attention_alone_are_context_parallelism(layers: set[str], axis: str) -> None:
+    use = GroupUse(
+        collectives={"all_gather", "all_reduce"}, forward={"all_gather"}, forward_layers=layers
+    )  # gloo adds up what it scatters in the backward pass
+    group = CommGroup("3", (0, 2), 2)
+    assert GroupAxes(None, {}, {group: use}, 4).of(group, "all_reduce") == GroupAxis(axis, inferred=True)
