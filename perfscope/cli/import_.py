@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,8 @@ from perfscope.cli.progress_bar import TRACES, counting
 from perfscope.errors import UsageError
 
 if TYPE_CHECKING:
-    from perfscope.ingest.importing import ImportResult
+    from perfscope.ingest.importing import ImportedTrace, ImportResult
+    from perfscope.ingest.summary import IngestSummary
 
 JSON_SCHEMA_VERSION = 1
 
@@ -131,6 +133,7 @@ def _document(result: ImportResult) -> dict[str, object]:
                 "path": str(trace.path),
                 "format": trace.format,
                 "rank": trace.rank,
+                "window": trace.window,
                 "rank_source": trace.rank_source,
                 "stored": trace.stored,
                 "num_steps": len(summary.steps),
@@ -153,11 +156,18 @@ def _document(result: ImportResult) -> dict[str, object]:
     }
 
 
+def _place(entry: tuple[ImportedTrace, IngestSummary]) -> tuple[int, int]:
+    return entry[0].rank, entry[0].window
+
+
 def _text(result: ImportResult) -> str:
-    lines = []
-    for trace, summary in sorted(zip(result.traces, result.summaries, strict=True), key=lambda t: t[0].rank):
+    lines, several = [], Counter(trace.rank for trace in result.traces)
+    for trace, summary in sorted(zip(result.traces, result.summaries, strict=True), key=_place):
         read, kept = units.format_count(summary.events_read), units.format_count(summary.events_kept)
         steps = f"{len(summary.steps)} steps ({summary.step_source})"
-        lines.append(f"rank {trace.rank}: {read} events read, {kept} kept, {steps}, {trace.path.name}")
+        window = f", window {trace.window}" if several[trace.rank] > 1 else ""
+        lines.append(
+            f"rank {trace.rank}{window}: {read} events read, {kept} kept, {steps}, {trace.path.name}"
+        )
     lines.append(f"run: {result.run_dir}")
     return "\n".join(lines)

@@ -37,7 +37,7 @@ def counting(what: str) -> Iterator[Callable[[int, int], None]]:
         if is_terminal:
             click.echo(f"\r\x1b[K{text}", nl=False, err=True)
             is_shown = True
-        elif now - last >= PLAIN_S:
+        elif done < total and now - last >= PLAIN_S:  # what comes next says that it is done
             click.echo(f"perfscope: {text}", err=True)
             last = now
 

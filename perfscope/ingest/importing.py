@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -37,6 +38,7 @@ class ImportedTrace:
     format: str  # name of a trace format
     framework: str | None  # None where the format does not tell
     rank: int
+    window: int  # of the rank
     rank_source: str  # distributedInfo, file name, order, ...
     process: int | None  # id, where the file may hold several processes
     stored: str  # relative to the run directory
@@ -106,17 +108,17 @@ def import_traces(
     for trace in traces:
         write_json(_rank_dir(directory, trace.rank) / layout.RANK_JSON, _rank_json(trace, None))
     ingested = ingest_run(directory, progress=progress, executor=executor)
-    by_rank = {entry.rank: entry for entry in ingested}
-    used = [trace for trace in traces if by_rank[trace.rank].events_kept]
+    by_window = {(entry.rank, entry.window): entry for entry in ingested}
+    used = [trace for trace in traces if by_window[trace.rank, trace.window].events_kept]
     for trace in traces:
         if trace not in used:
-            notes = "; ".join(by_rank[trace.rank].notes)
+            notes = "; ".join(by_window[trace.rank, trace.window].notes)
             rejected.append((trace.path, notes or "holds no event a timeline can use"))
-            _forget(directory, trace.rank)
+            _forget(directory, trace.rank, trace.window)
     if not used:
         _remove(directory)
         raise TraceError(_no_use(rejected))
-    summaries = tuple(by_rank[trace.rank] for trace in used)
+    summaries = tuple(by_window[trace.rank, trace.window] for trace in used)
     if two_jobs := _of_several_jobs(used, summaries):
         _remove(directory)
         raise TraceError(two_jobs)
@@ -183,20 +185,29 @@ def _parts(files: Sequence[Path], rejected: list[tuple[Path, str]]) -> list[Trac
 def assign_ranks(parts: Sequence[TracePart]) -> list[int]:
     """The rank of each part: the one it claims, else the next free one in the order of the files.
 
+    What one process wrote is of one rank: its windows.
+
     Raises:
-        TraceError: two parts claim the same rank.
+        TraceError: parts of two processes claim the same rank.
     """
     owner: dict[int, TracePart] = {}
     for part in parts:
         if part.claim.rank is not None:
             other = owner.setdefault(part.claim.rank, part)
-            if other is not part:
+            if other is not part and not (part.claim.writer and part.claim == other.claim):
                 raise TraceError(
                     f"{other.path} and {part.path} both claim rank {part.claim.rank} "
                     f"(from {other.claim.source} and {part.claim.source}): import one of them"
                 )
     free = (rank for rank in count() if rank not in owner)
-    return [next(free) if part.claim.rank is None else part.claim.rank for part in parts]
+    of_writer: dict[str, int] = {}
+    ranks = []
+    for part in parts:
+        rank = of_writer.get(part.claim.writer) if part.claim.rank is None else part.claim.rank
+        ranks.append(next(free) if rank is None else rank)
+        if part.claim.writer:
+            of_writer[part.claim.writer] = ranks[-1]
+    return ranks
 
 
 # The run directory
@@ -207,23 +218,27 @@ def _store_all(
 ) -> list[ImportedTrace]:
     """Copy every part into the run; those that cannot be read go to `rejected`."""
     traces = []
+    windows: Counter[int] = Counter()  # of each rank so far
     for part, rank in zip(parts, ranks, strict=True):
+        window = windows[rank]
         folder = _rank_dir(directory, rank) / layout.WINDOWS
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            target = part.format.store(part.path, part.claim, folder)
+            target = part.format.store(part.path, part.claim, folder, window)
         except OSError as error:
             raise RunDirectoryError(f"cannot copy {part.path} to {folder}: {error.strerror}") from error
         except TraceError as error:
             rejected.append((part.path, str(error).removeprefix(f"{part.path}: ")))
-            _forget(directory, rank)
+            _forget(directory, rank, window)
             continue
+        windows[rank] += 1
         traces.append(
             ImportedTrace(
                 path=part.path,
                 format=part.format.name,
                 framework=part.format.framework_of(target),
                 rank=rank,
+                window=window,
                 rank_source=part.claim.source,
                 process=part.claim.process,
                 stored=target.relative_to(directory).as_posix(),
@@ -236,11 +251,15 @@ def _rank_dir(directory: Path, rank: int) -> Path:
     return directory / layout.RANKS / str(rank)
 
 
-def _forget(directory: Path, rank: int) -> None:
-    """A file turned out to be of no use: its rank is not part of the run."""
-    shutil.rmtree(_rank_dir(directory, rank), ignore_errors=True)
+def _forget(directory: Path, rank: int, window: int) -> None:
+    """A file turned out to be of no use: it is not part of the run, nor its rank if that has no other."""
+    windows = _rank_dir(directory, rank) / layout.WINDOWS
+    for path in windows.glob(f"{window}.*"):
+        path.unlink(missing_ok=True)
+    if not any(windows.iterdir()):
+        shutil.rmtree(_rank_dir(directory, rank), ignore_errors=True)
     for folder in (layout.TIMELINE, layout.INGEST):
-        for path in (directory / layout.DERIVED / folder).glob(f"rank-{rank:05d}-window-*"):
+        for path in (directory / layout.DERIVED / folder).glob(f"rank-{rank:05d}-window-{window:03d}.*"):
             path.unlink(missing_ok=True)
 
 
@@ -286,7 +305,7 @@ def _manifest(name: str, facts: RunFacts, traces: Sequence[ImportedTrace]) -> di
         "status": "finished",
         "exit": {"code": None, "signal": None},
         "expected_ranks": None,
-        "attached_ranks": len(traces),
+        "attached_ranks": len({trace.rank for trace in traces}),
         "attach_notes": [],
         "git": None,
         "packages": {},

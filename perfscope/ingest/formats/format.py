@@ -29,11 +29,13 @@ class TraceRank(NamedTuple):
         rank: None means that the file does not say: the order of the files decides.
         source: where the rank comes from, e.g. "distributedInfo" or "file name".
         process: id of the process, where a file may hold several.
+        writer: what wrote the file, where it writes a file for each window; "": it writes one.
     """
 
     rank: int | None = None
     source: str = "order"
     process: int | None = None
+    writer: str = ""
 
 
 class Format(Protocol):
@@ -72,8 +74,8 @@ class Format(Protocol):
         """
         return [self.rank_by_name(path)]
 
-    def store(self, path: Path, rank: TraceRank, folder: Path) -> Path:
-        """Put the trace of one rank into its `folder` of windows as window 0, and return where.
+    def store(self, path: Path, rank: TraceRank, folder: Path, window: int) -> Path:
+        """Put the trace of one rank into its `folder` of windows under the window's number; return where.
 
         Raises:
             OSError: it cannot be written.
@@ -81,7 +83,7 @@ class Format(Protocol):
         """
         with path.open("rb") as file:
             packed = ".gz" if file.read(2) == GZIP_MAGIC else ""
-        target = folder / f"0{self.suffix_of(path)}{packed}"
+        target = folder / f"{window}{self.suffix_of(path)}{packed}"
         shutil.copyfile(path, target)
         return target
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import zlib
 from contextlib import suppress
@@ -18,11 +19,13 @@ if TYPE_CHECKING:
 
 _PEEK_BYTES = 1 << 20
 _OVERLAP_BYTES = 4096  # distributedInfo may straddle two pieces
+# As tensorboard_trace_handler names them: the host and the process, or a name that the training gives.
+_OF_HANDLER = re.compile(r"(.+)\.\d{13,}\.pt\.trace\.json")
 _RANK = re.compile(rb'"distributedInfo"\s*:\s*\{[^{}\[\]]*?"rank"\s*:\s*(\d{1,7})\b')
 
 
 class Kineto(Format):
-    """One JSON file per rank, plain or gzipped."""
+    """One JSON file per rank and window, plain or gzipped."""
 
     name = "kineto"
     title = "torch.profiler (Kineto) and Chrome JSON"
@@ -35,7 +38,9 @@ class Kineto(Format):
 
     def ranks(self, path: Path) -> list[TraceRank]:
         rank = _recorded_rank(path)
-        return [self.rank_by_name(path) if rank is None else TraceRank(rank=rank, source="distributedInfo")]
+        found = self.rank_by_name(path) if rank is None else TraceRank(rank=rank, source="distributedInfo")
+        handled = _OF_HANDLER.match(path.name)
+        return [found if handled is None else found._replace(writer=os.fspath(path.parent / handled[1]))]
 
     def read(self, file: WindowFile) -> IngestSummary:
         from perfscope.ingest.formats.kineto_reader import EventReader

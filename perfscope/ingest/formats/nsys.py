@@ -62,10 +62,10 @@ class Nsys(Format):
             for process in processes
         ]
 
-    def store(self, path: Path, rank: TraceRank, folder: Path) -> Path:
+    def store(self, path: Path, rank: TraceRank, folder: Path, window: int) -> Path:
         from perfscope.ingest.formats.nsys_copy import copy_process
 
-        target = folder / f"0{self.suffixes[0]}"
+        target = folder / f"{window}{self.suffixes[0]}"
         copy_process(path, rank.process, target)
         return target
 

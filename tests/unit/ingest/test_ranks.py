@@ -76,6 +76,20 @@ def test_two_files_of_one_rank_are_named_both(tmp_path: Path) -> None:
     assert all(text in message for text in ("a.json", "rank4.json", "rank 4", "distributedInfo", "file name"))
 
 
+def test_files_of_one_process_by_their_names_are_windows_of_one_rank(tmp_path: Path) -> None:
+    names = [
+        f"vm_{pid}.{time}.pt.trace.json"
+        for pid in (25, 31)
+        for time in (1795651288324829349, 1795651288995202481)
+    ]
+    assert [rank for rank, _ in ranks_of([trace(tmp_path / name) for name in names])] == [0, 0, 1, 1]
+    claiming = [trace(tmp_path / name, 5 if "_25" in name else 2) for name in names]
+    assert [rank for rank, _ in ranks_of(claiming)] == [5, 5, 2, 2]
+    another = trace(tmp_path / "vm_77.1795651289995202481.pt.trace.json", 5)
+    with pytest.raises(TraceError, match="both claim rank 5"):
+        ranks_of([*claiming, another])
+
+
 def test_a_directory_stands_for_its_traces_in_natural_order(tmp_path: Path) -> None:
     for name in ("rank10.json", "rank2.json.gz", "rank1.pt.trace.json", "notes.txt", "x.json.zip"):
         (tmp_path / name).touch()
