@@ -33,7 +33,7 @@ def test_a_log_has_a_line_now_and_then(
 ) -> None:
     monkeypatch.setattr("perfscope.cli.progress_bar.PLAIN_S", interval_s)
     with counting("reading ranks") as progress:
-        progress(1, 2)
-        progress(2, 2)
-    lines = ["perfscope: reading ranks: 1 of 2", "perfscope: reading ranks: 2 of 2"]
+        for done in (1, 2, 3):
+            progress(done, 3)
+    lines = ["perfscope: reading ranks: 1 of 3", "perfscope: reading ranks: 2 of 3"]
     assert capsys.readouterr().err.splitlines() == lines[:num_lines]
