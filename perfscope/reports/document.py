@@ -67,7 +67,15 @@ def build_document(analysis: RunAnalysis) -> Json:
         "critical_path": path_document(analysis.critical_paths),
         "clocks": _object(analysis.clocks, "at_ns", "islands"),
     }
-    finite = without_nan(to_plain(document))
+    return _finite(document)
+
+
+def _finite(document: Json) -> Json:
+    """Plain values, those that are not finite as None: in C, where JSON has a place for every value."""
+    try:
+        finite = msgspec.json.decode(msgspec.json.encode(document, enc_hook=_mapping))
+    except UnicodeEncodeError:  # half of a surrogate pair
+        finite = without_nan(to_plain(document))
     assert isinstance(finite, dict)
     return finite
 

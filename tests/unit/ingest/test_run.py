@@ -7,7 +7,10 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -169,3 +172,25 @@ def test_importing_its_functions_loads_nothing_heavy() -> None:
     code = f"import sys, {modules}; print([m for m in {heavy} if m in sys.modules])"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
+
+
+class OutOfMemory(ThreadPoolExecutor):
+    """Every call that is for rank 1 fails."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        def call() -> Any:
+            if args[0].rank == 1:
+                raise MemoryError("no room")
+            return fn(*args, **kwargs)
+
+        return super().submit(call)
+
+
+def test_a_trace_whose_task_keeps_failing_has_a_note_and_is_tried_again_next_time(tmp_path: Path) -> None:
+    window(tmp_path, 0, 0, ONE)
+    window(tmp_path, 1, 0, TWO)
+    with OutOfMemory(1) as executor:
+        good, failed = ingest_run(tmp_path, executor=executor)
+    assert (good.events_kept, failed.events_kept) == (1, 0)
+    assert failed.notes == ("its task failed 3 times: MemoryError: no room",)
+    assert ingest_run(tmp_path)[1].events_kept == 2
