@@ -49,6 +49,9 @@ def disturbed(evidence: Evidence, verdict: Finding) -> Placed:
         ratio is None and causes_it
     ):  # all of the run was disturbed: what the verdict's cause costs is its doing
         ratio, gain_ns = verdict.gain_ratio, verdict.gain_ns
+    usual = evidence.step_ns.median if evidence.step_ns is not None else None
+    if ratio is not None and gain_ns is not None and usual is not None and gain_ns > usual:
+        gain_ns, ratio = evidence.share_of_step(ratio)  # few steps, much longer than the median one
     first = causes_it or (ratio is not None and ratio >= DECISIVE and ratio > (verdict.gain_ratio or 0.0))
     worst = max(
         inside,

@@ -118,7 +118,7 @@ def _is_in_use(dist: Any) -> bool:
 
 def _memory(parameter: Any) -> Tuple[_Range, _Range]:
     """Of a parameter and of its gradient."""
-    return _range(parameter), _range(parameter.grad)
+    return _range(parameter), _range(parameter.grad if parameter.is_leaf else None)  # torch warns elsewhere
 
 
 def _range(tensor: Any) -> _Range:

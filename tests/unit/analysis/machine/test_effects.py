@@ -103,6 +103,15 @@ def test_what_a_disturbance_cost_is_the_gain_of_its_finding(tmp_path: Path) -> N
     assert "steps took 200 ms instead of 100 ms" in finding.text.title
 
 
+def test_few_steps_that_were_very_much_longer_cost_no_more_than_a_step(tmp_path: Path) -> None:
+    """6 steps of 2.5 s beside about 50 of 100 ms: the mean step lost more than the median one takes."""
+    analysis = stepped(tmp_path, neighbour(between(14, 29)), (14, 29), 25.0, traced=(12,))
+    finding = next(one for one in analysis.findings if one.id == "disturbed")
+    assert finding.gain_ratio is not None and finding.gain_ratio > 0.5
+    assert finding.gain_ns == pytest.approx(finding.gain_ratio * 100 * MS, rel=0.01)
+    assert all(check.ok for check in analysis.self_checks)
+
+
 def test_a_disturbance_that_costs_most_of_all_is_the_verdict(tmp_path: Path) -> None:
     analysis = stepped(tmp_path, neighbour(between(12, 28)), (12, 28), 2.0, traced=(12, 29))
     first, second = analysis.findings[:2]
