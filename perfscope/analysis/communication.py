@@ -227,7 +227,8 @@ class RankComm(Struct):
             use.has_units |= has_units
             # Said to carry tensors of layers while none runs: gradients.
             reduces = of_group & (calls.served >= 0) & (calls.layer < 0)
-            use.has_buckets |= bool((reduces & np.isin(calls.collective, _REDUCTIONS)).any())
+            if not use.is_sharded:
+                use.has_buckets |= bool((reduces & np.isin(calls.collective, _REDUCTIONS)).any())
 
     def _add_layers(self, calls: _Calls, groups: Sequence[CommGroup], layers: Sequence[str]) -> None:
         """Calls whose layer is known."""

@@ -103,6 +103,11 @@ class GroupUse(Struct):
     has_buckets: bool = False
     has_units: bool = False
 
+    @property
+    def is_sharded(self) -> bool:
+        """Whether FSDP gathers and reduces parameters in it."""
+        return self.has_units and bool(self.collectives & _SHARDED)
+
     def add(self, other: GroupUse) -> None:
         """The calls of another rank."""
         self.collectives |= other.collectives
@@ -203,7 +208,7 @@ def _inferred(use: GroupUse, collective: str) -> str:
         return _of_exchange(use, collective)
     if use.has_buckets:
         return Axis.DP.value
-    if use.has_units and use.collectives & _SHARDED:
+    if use.is_sharded:
         return Axis.FSDP.value
     if use.collectives & EXCHANGES:  # sizes of what is exchanged, losses of a pipeline
         axes = {_of_exchange(use, kind) for kind in use.collectives & EXCHANGES}

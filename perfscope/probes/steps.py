@@ -192,6 +192,8 @@ class StepTracker:
 
     def resume(self, now: int) -> None:
         """Time until `now` was perfscope's own (a profiler was started or stopped at the boundary)."""
+        if self._forward_start is not None:
+            self._forward_start = now
         if self._candidate is not None:
             self._candidate_start = now
             self._readings.resumed()
@@ -278,6 +280,7 @@ class StepTracker:
             return
         self._acc[_OPTIMIZER] += now - self._optimizer_start - self._in_closures
         self._last_update, self._late_input = now, 0
+        self._forward_start = None  # no backward pass followed
         self._readings.updated()
         self._awaiting = True
 

@@ -64,6 +64,17 @@ def test_forward_lasts_from_the_first_pass_to_the_backward_pass_of_each_micro_ba
     assert [(step.forward_ns, step.backward_ns) for step in script.finish()] == [(45, 15), (45, 15)]
 
 
+def test_a_pass_that_no_backward_pass_followed_and_the_profilers_start_are_not_in_the_forward_pass() -> None:
+    script = Script().forward().update(A)
+    script.forward()  # the boundary
+    script.now += 1000
+    script.tracker.resume(script.now)
+    script.now += 30
+    script.tracker.add_backward(20, script.now)
+    script.update(A)
+    assert [(step.forward_ns, step.dur_ns) for step in script.finish()] == [(0, 30), (10, 50)]
+
+
 def test_optimizers_stepping_back_to_back_are_one_step() -> None:
     steps = Script().forward().update(A, B).forward().update(A, B).finish()
     assert len(steps) == 2
@@ -140,6 +151,7 @@ def test_every_nanosecond_of_input_and_backward_lands_in_exactly_one_step(calls:
     assert sum(step.input_ns or 0 for step in steps) <= given_ns["input"]
     assert sum(step.backward_ns or 0 for step in steps) <= given_ns["backward"]
     assert all((step.input_ns or 0) <= step.dur_ns for step in steps)
+    assert all((step.forward_ns or 0) <= step.dur_ns for step in steps)
     for earlier, later in itertools.pairwise(steps):
         assert earlier.start_ns + earlier.dur_ns <= later.start_ns
 
