@@ -151,13 +151,14 @@ class RankLayers(Struct):
             members: process group -> ranks, where that is known.
         """
         self.num_steps += len(steps)
-        if (whole_numbers(table, "flops") >= 0).any():
+        flops = whole_numbers(table, "flops")
+        if (flops >= 0).any():
             self.num_shaped_steps += len(steps)
         code, names = words(table, "layer")
         in_layer = in_steps & (code >= 0)
         if in_layer.any():
             self._add_times(table, spans, in_layer, code, names)
-            self._add_work(table, spans, in_layer, code, names)
+            self._add_work(table, spans, in_layer, code, names, flops)
         self.comm.add_window(table, spans, act, steps, in_steps, self._params(), members)
 
     def _add_times(
@@ -183,11 +184,17 @@ class RankLayers(Struct):
             self.first_seen.setdefault(names[index], base + position)
 
     def _add_work(
-        self, table: pa.Table, spans: Spans, in_layer: Mask, code: NDArray[np.int32], names: list[str]
+        self,
+        table: pa.Table,
+        spans: Spans,
+        in_layer: Mask,
+        code: NDArray[np.int32],
+        names: list[str],
+        flops: iv.Int64,
     ) -> None:
         read, written = whole_numbers(table, "bytes_read"), whole_numbers(table, "bytes_written")
         columns = {
-            "flops": whole_numbers(table, "flops"),
+            "flops": flops,
             "bytes": np.where((read >= 0) | (written >= 0), np.maximum(read, 0) + np.maximum(written, 0), -1),
         }
         passes = np.isin(spans.phase, (FORWARD, BACKWARD))

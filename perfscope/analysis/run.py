@@ -365,6 +365,7 @@ def _layer_times(record: LayerRecord, layers: Sequence[LayerResult]) -> dict[str
 
 
 def _evidence(source: RunSource, figures: _Figures, analysis: RunAnalysis) -> Evidence:
+    slow = figures.why.what_ifs.slow
     return Evidence(
         run=analysis.run,
         metas=source.rank_records,
@@ -389,11 +390,7 @@ def _evidence(source: RunSource, figures: _Figures, analysis: RunAnalysis) -> Ev
         },
         cpu_waits=cpu_waits(figures.hosts, figures.machine.disturbances if figures.machine else ()),
         what_ifs=figures.why.what_ifs,
-        arithmetic={
-            slow.rank: ratio
-            for slow in figures.why.what_ifs.slow[:1]
-            if (ratio := arithmetic_ratio(figures.ranks.traces.layers, slow.rank)) is not None
-        },
+        arithmetic_ratio=arithmetic_ratio(figures.ranks.traces.layers, slow[0].rank) if slow else None,
         uneven=uneven_layer(figures.ranks.traces.layers, UNEVEN),
         pipeline=analysis.pipeline,
         experts=analysis.experts,

@@ -54,14 +54,13 @@ def up_to_date(
     Raises:
         RunDirectoryError: the tables cannot be written.
     """
-    try:
-        with executor_or_local(executor) as workers:
+    with executor_or_local(executor) as workers:
+        try:
             ingest_run(path, progress=progress, executor=workers)
-    except (OSError, RunDirectoryError) as error:
-        if os.access(path, os.W_OK):
-            raise RunDirectoryError(f"{path} cannot be brought up to date: {error}") from error
-        path = _with_own_tables(path, on_close)
-        with executor_or_local(executor) as workers:
+        except (OSError, RunDirectoryError) as error:
+            if os.access(path, os.W_OK):
+                raise RunDirectoryError(f"{path} cannot be brought up to date: {error}") from error
+            path = _with_own_tables(path, on_close)
             ingest_run(path, progress=progress, executor=workers)
     return path
 

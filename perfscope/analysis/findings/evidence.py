@@ -59,7 +59,7 @@ class Evidence(Struct, frozen=True, kw_only=True):
     what_ifs: WhatIfs = NOTHING
     communication: Communication | None = None
     uneven: UnevenLayer | None = None  # a layer of which ranks compute unequal shares
-    arithmetic: Mapping[int, float] = {}  # of slow ranks, FLOPs over those of the others
+    arithmetic_ratio: float | None = None  # of the slowest rank, FLOPs over those of the others
     server: ServerLoad | None = None  # of a run with one parameter server
     pipeline: Pipeline | None = None
     experts: Experts | None = None

@@ -61,9 +61,8 @@ def slow_rank(evidence: Evidence) -> Finding | None:
 
 def larger_inputs(evidence: Evidence) -> tuple[int, float] | None:
     """(the slowest rank, its arithmetic over that of the others) where that explains most of its excess."""
-    slow = evidence.what_ifs.slow
-    ratio = evidence.arithmetic.get(slow[0].rank) if slow else None
-    if ratio is None or (ratio - 1) * slow[0].peers_ns < _ARITHMETIC * slow[0].excess_ns:
+    slow, ratio = evidence.what_ifs.slow, evidence.arithmetic_ratio
+    if not slow or ratio is None or (ratio - 1) * slow[0].peers_ns < _ARITHMETIC * slow[0].excess_ns:
         return None
     return slow[0].rank, ratio
 
