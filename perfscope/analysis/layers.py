@@ -161,6 +161,14 @@ class RankLayers(Struct):
             self._add_work(table, spans, in_layer, code, names, flops)
         self.comm.add_window(table, spans, act, steps, in_steps, self._params(), members)
 
+    def add_work(self, table: pa.Table, spans: Spans, steps: Sequence[StepSpan], in_steps: Mask) -> None:
+        """Takes in FLOPs and bytes of one window, not its times; as `add`."""
+        flops = whole_numbers(table, "flops")
+        if (flops >= 0).any():
+            self.num_shaped_steps += len(steps)
+            code, names = words(table, "layer")
+            self._add_work(table, spans, in_steps & (code >= 0), code, names, flops)
+
     def _add_times(
         self, table: pa.Table, spans: Spans, in_layer: Mask, code: NDArray[np.int32], names: list[str]
     ) -> None:

@@ -7,6 +7,7 @@ however the ranks were divided.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import TypeAlias
 
 import numpy as np
@@ -32,7 +33,7 @@ from perfscope.analysis.pipeline.record import PipelineRecord
 from perfscope.analysis.results import DeviceBreakdown, RankResult
 from perfscope.analysis.source import DroppedInput, RunSource
 from perfscope.analysis.spans import WindowFacts, spans_of, whole_numbers
-from perfscope.analysis.steps import RankSteps, quantiles, rank_steps
+from perfscope.analysis.steps import RankSteps, quantiles, rank_steps, steps_on_device
 from perfscope.analysis.waits.stragglers import RankStepTimes, step_times
 from perfscope.analysis.whole_run.steps import StepParts, step_parts
 from perfscope.errors import RunDirectoryError
@@ -85,12 +86,15 @@ class RankTask(Struct, frozen=True, kw_only=True):
     Attributes:
         source: the run; `source.ranks` are read.
         windows: by rank, those that are analyzed.
+        unlike: by rank, those that are not because their times are unlike the others'; what their operators
+            compute counts where no other window of the rank has shapes.
         drawn: ranks that are in timelines: every call of theirs is labeled.
         ahead: whether the program runs ahead of its work (`rank_facts.runs_ahead`).
     """
 
     source: RunSource
     windows: Mapping[int, Sequence[WindowFacts]]
+    unlike: Mapping[int, Sequence[WindowFacts]]
     drawn: frozenset[int]
     ahead: bool
 
@@ -167,6 +171,7 @@ def _read_rank(task: RankTask, rank: int, part: RankPart) -> RankRead:
     source.windows(rank)  # so that what is listed there and lost becomes one of the source's notes
     layers = RankLayers(ModelFacts.of(source.layers(rank)))
     traced = _read_windows(source, windows, layers, part, _groups(record))
+    _add_work(source, task.unlike.get(rank, ()), layers)
     layers.finish(traces.layers, rank)
     part.parameters = part.parameters or layers.model.shapes
     return _rank_read(rank, record, windows, table, traced, ahead=task.ahead)
@@ -181,7 +186,7 @@ def _rank_read(
     *,
     ahead: bool,
 ) -> RankRead:
-    steps = rank_steps(table, runs_ahead=ahead)
+    steps = rank_steps(table, runs_ahead=ahead, on_device=steps_on_device(windows))
     parts = step_parts(table, steps.reported)
     result = _rank_result(rank, record, windows, steps, traced)
     if result.device_ns is None:
@@ -221,6 +226,19 @@ def _read_windows(
         traced.totals.append(total)
         traced.devices.append(device)
     return traced
+
+
+def _add_work(source: RunSource, unlike: Sequence[WindowFacts], layers: RankLayers) -> None:
+    """FLOPs and bytes of the layers where only windows whose times do not count have shapes."""
+    for facts in unlike:
+        if layers.num_shaped_steps or facts.lacks_device or not facts.steps:
+            continue
+        with suppress(RunDirectoryError):  # nothing is lost of what counts
+            table = source.timeline(facts.rank, facts.window, _COLUMNS)
+            if table is not None and table.num_rows:
+                spans = spans_of(table)
+                steps = bd.analyzed_steps(spans, facts)
+                layers.add_work(table, spans, steps, bd.in_steps(table, facts))
 
 
 def _analyze_window(

@@ -76,6 +76,7 @@ def read_ranks(
     source: RunSource,
     windows: Mapping[int, Sequence[WindowFacts]],
     *,
+    unlike: Mapping[int, Sequence[WindowFacts]] = {},
     executor: Executor | None = None,
     progress: Progress | None = None,
 ) -> RankFiles:
@@ -84,12 +85,14 @@ def read_ranks(
     Args:
         source: the run.
         windows: by rank.
+        unlike: by rank, those whose times do not count.
         executor: reads them; None, or one that is closed = this process.
         progress: called whenever some are read.
     """
     task = RankTask(
         source=source,
         windows=windows,
+        unlike=unlike,
         drawn=spaced(sorted(set(windows).intersection(source.ranks))),
         ahead=runs_ahead(source.rank_records),
     )
@@ -154,6 +157,7 @@ def _task_of(task: RankTask, ranks: Sequence[int]) -> RankTask:
             for rank in ranks
             if rank in task.windows
         },
+        unlike={rank: task.unlike[rank] for rank in ranks if rank in task.unlike},
         drawn=task.drawn.intersection(ranks),
         ahead=task.ahead,
     )

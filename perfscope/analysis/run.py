@@ -89,7 +89,8 @@ from perfscope.analysis.unlike_windows import without_unlike
 from perfscope.analysis.whole_run.analyze import whole_run
 from perfscope.analysis.whole_run.results import WholeRun
 from perfscope.analysis.whole_run.steps import traced_shares
-from perfscope.messages.files import HANDED_OVER, NO_TRACED_STEP
+from perfscope.analysis.window_results import UnlikeWindow
+from perfscope.messages.files import HANDED_OVER, NO_TRACED_STEP, ON_DEVICE
 from perfscope.vocabulary.axes import Axis
 from perfscope.vocabulary.causes import Cause
 from perfscope.vocabulary.figures import Figure
@@ -133,8 +134,9 @@ def analyze_run(
         progress: called with (ranks read, ranks) whenever some are read.
     """
     records = source.rank_records
-    windows, unlike = without_unlike(source, _windows(source))
-    read = read_ranks(source, windows, executor=executor, progress=progress)
+    every = _windows(source)
+    windows, unlike = without_unlike(source, every)
+    read = read_ranks(source, windows, unlike=_left_out(every, unlike), executor=executor, progress=progress)
     ranks, no_window = _usable_traces(source, read)
     ranks = without_unseen(source, _without_unobservable(source, ranks))
     comm = analyze_collectives(
@@ -232,6 +234,13 @@ def _windows(source: RunSource) -> dict[int, list[WindowFacts]]:
         facts = window_facts(summary)
         windows[facts.rank].append(facts)
     return windows
+
+
+def _left_out(
+    windows: Mapping[int, Sequence[WindowFacts]], unlike: Sequence[UnlikeWindow]
+) -> dict[int, list[WindowFacts]]:
+    numbers = {entry.window for entry in unlike}
+    return {rank: [one for one in of_rank if one.window in numbers] for rank, of_rank in windows.items()}
 
 
 def _usable_traces(source: RunSource, ranks: RankFiles) -> tuple[RankFiles, NoWindow | None]:
@@ -415,9 +424,9 @@ def _traced_ratio(figures: _Figures, analysis: RunAnalysis) -> float | None:
 
 
 def _shared(ranks: RankFiles) -> list[str]:
-    if all(steps.shared is None for steps in ranks.steps.values()):
-        return []
-    return [HANDED_OVER]
+    every = ranks.steps.values()
+    remarks = [HANDED_OVER] if any(steps.shared is not None for steps in every) else []
+    return [*remarks, *([ON_DEVICE] if any(steps.are_on_device for steps in every) else [])]
 
 
 def _missing_of_run(

@@ -133,6 +133,7 @@ class WindowFacts(Struct, frozen=True, kw_only=True):
     whole_file: bool  # no step mark in the trace: `steps` is the file as one
     has_device: bool
     ends_early: bool = False  # the file does: what is after the last of `steps` is not whole
+    runs_ahead: bool = False  # the host does, of its device, on which `steps` are therefore
     lacks_device: bool = False  # the host used a device, of whose work the file has none
     roles: dict[tuple[int, int], tuple[str, str]]  # (device, lane) -> (role, label)
     groups: dict[str, tuple[int, ...]]  # process group name -> ranks, where the trace says so
@@ -160,6 +161,7 @@ def window_facts(summary: WindowSummary) -> WindowFacts:
         has_device=summary.has_device,
         ends_early=summary.ends_early,
         lacks_device=summary.lacks_device,
+        runs_ahead=summary.runs_ahead,
         roles={(lane.device, lane.lane): (lane.role, lane.label) for lane in summary.lanes},
         groups={
             str(name): group.ranks for name, group in names if name is not None and group.ranks is not None

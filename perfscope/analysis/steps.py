@@ -2,7 +2,9 @@
 
 Where a program hands its work over and goes on (`runs_ahead`), single steps are times of handing over, the
 wait for all of it falls into some step, and a median would be of the former. Where the mean is more than
-RAN_AHEAD times the median, the untraced steps of a stretch share its time evenly.
+RAN_AHEAD times the median, the untraced steps of a stretch share its time evenly. Where traced windows show
+how long the device takes for a step that the host leaves earlier (`WindowFacts.runs_ahead`), a step lasts
+from the device's end of the one before to its own (`_on_device`).
 
 Warm-up rule: of a rank's n steps the first max(1, min(3, n // 4)) are left out of quantiles (lazy
 initialization, autotuning, the rebuild of gradient buckets), unless the rank has only one. Traced steps are
@@ -13,7 +15,7 @@ traces have traced steps only; all of them count.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,7 +27,7 @@ from perfscope.analysis import advice
 from perfscope.analysis.intervals import Int64
 from perfscope.analysis.missing import Missing, missing_figure
 from perfscope.analysis.results import Quantiles
-from perfscope.analysis.spans import whole_numbers
+from perfscope.analysis.spans import WindowFacts, whole_numbers
 from perfscope.rundir.records import RankRecord
 from perfscope.vocabulary.causes import Cause
 from perfscope.vocabulary.figures import Figure
@@ -62,9 +64,8 @@ class RankSteps(Struct, frozen=True, kw_only=True, eq=False):
     samples: BatchSizes | None
     tokens: BatchSizes | None  # None: not known, or no model of tokens
     elapsed_ns: int | None
-    shared: Int64 | None = (
-        None  # the program ran ahead of its work: durations as equal parts of a stretch, ns
-    )
+    are_on_device: bool = False  # the host runs ahead of the device: when that does the steps' work
+    shared: Int64 | None = None  # the program ran ahead of its work: durations of that work, ns
 
     @property
     def reported(self) -> Int64:
@@ -115,19 +116,27 @@ def counted_steps(window: Int64) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     return untraced if untraced.sum() >= MIN_UNTRACED else mask
 
 
-def rank_steps(table: pa.Table, *, runs_ahead: bool = False) -> RankSteps:
+def rank_steps(
+    table: pa.Table, *, runs_ahead: bool = False, on_device: Mapping[int, int] | None = None
+) -> RankSteps:
     """Reads one rank's schema.STEPS.
 
     Args:
         table: of the rank.
         runs_ahead: its program may hand steps over before the work of the ones before is done.
+        on_device: traced step -> how long the device took for it, ns, where the host ran ahead of it.
     """
     durations = whole_numbers(table, "dur_ns")
     start = whole_numbers(table, "start_ns")
     window = whole_numbers(table, "window")
     mask = counted_steps(window)
     counted = durations[mask]
-    shares = runs_ahead and len(counted) > 0 and counted.mean() > RAN_AHEAD * np.median(counted)
+    elapsed_ns = int((start + durations).max() - start.min()) if len(start) else None
+    shared = None
+    if on_device:
+        start, durations = _on_device(start, durations, whole_numbers(table, "step"), window, on_device)
+    elif runs_ahead and len(counted) and counted.mean() > RAN_AHEAD * np.median(counted):
+        shared = _shared_out(durations, mask)
     return RankSteps(
         durations=durations,
         starts=start,
@@ -136,9 +145,53 @@ def rank_steps(table: pa.Table, *, runs_ahead: bool = False) -> RankSteps:
         input_wait_ns=_median_known(table, "input_ns", mask),
         samples=_batch_sizes(table, "samples", mask),
         tokens=_batch_sizes(table, "tokens", mask),
-        elapsed_ns=int((start + durations).max() - start.min()) if len(start) else None,
-        shared=_shared_out(durations, mask) if shares else None,
+        elapsed_ns=elapsed_ns,
+        shared=shared,
+        are_on_device=bool(on_device),
     )
+
+
+def steps_on_device(windows: Iterable[WindowFacts]) -> dict[int, int]:
+    """Traced step -> its length, ns, of the windows of one rank in which the host ran ahead of the device."""
+    return {
+        step.step: step.end_ns - step.start_ns
+        for facts in windows
+        if facts.runs_ahead
+        for step in facts.steps
+    }
+
+
+def _on_device(
+    start: Int64, durations: Int64, number: Int64, window: Int64, traced: Mapping[int, int]
+) -> tuple[Int64, Int64]:
+    """Start of each step on the device and how long it took for it, ns.
+
+    Untraced steps: in a stretch of them, the device ends a step when it has had the time that it takes for
+    one since the end of the one before, and not before the host has left the step: C[i] = max(C[i-1] + D,
+    H[i]). H is the host's end of the step; D is the median of the traced steps, and no more than the host
+    needed for as many. The stretch keeps its length: steps after the last one for which the host waited share
+    what is left.
+    """
+    starts, result = start.copy(), durations.copy()
+    step_ns = float(np.median(list(traced.values())))
+    stretch = np.cumsum(np.diff(window, prepend=window[:1] - 1) != 0)
+    for one in np.unique(stretch[window < 0]).tolist():
+        rows = np.flatnonzero(stretch == one)
+        left = np.cumsum(durations[rows])
+        count = np.arange(1, len(rows) + 1)
+        least = np.rint(count * min(step_ns, float((left / count).max()))).astype(np.int64)
+        done = np.maximum.accumulate(np.maximum(left - least, 0)) + least
+        if done[-1] > left[-1]:
+            waited = np.flatnonzero(done <= left)
+            last = int(waited[-1]) if len(waited) else -1
+            reached = int(left[last]) if len(waited) else 0
+            part = np.arange(1, len(rows) - last) / (len(rows) - 1 - last)
+            done[last + 1 :] = reached + np.rint(part * (int(left[-1]) - reached)).astype(np.int64)
+        result[rows] = np.diff(done, prepend=0)
+        starts[rows] += done - result[rows] - (left - durations[rows])
+    for row in np.flatnonzero(window >= 0).tolist():
+        result[row] = traced.get(int(number[row]), int(durations[row]))
+    return starts, result
 
 
 def _shared_out(durations: Int64, counted: NDArray[np.bool_]) -> Int64:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from perfscope.analysis.intervals import Int64
 from perfscope.analysis.source import RunSource
 from perfscope.analysis.spans import WindowFacts, whole_numbers
-from perfscope.analysis.steps import counted_steps
+from perfscope.analysis.steps import counted_steps, rank_steps, steps_on_device
 from perfscope.analysis.window_results import UnlikeWindow
 
 BESIDE = 20  # untraced steps on either side that a window is compared with
@@ -41,10 +41,15 @@ class _RankWindows(Struct, frozen=True, kw_only=True):
 def without_unlike(
     source: RunSource, windows: Mapping[int, Sequence[WindowFacts]]
 ) -> tuple[Mapping[int, Sequence[WindowFacts]], tuple[UnlikeWindow, ...]]:
-    """The windows that stand for the usual step, by rank, and those that are left out, on all ranks."""
+    """The windows that stand for the usual step, by rank, and those that are left out, on all ranks.
+
+    Args:
+        source: the run.
+        windows: all of them, by rank.
+    """
     traced = [rank for rank in sorted(windows) if len(windows[rank]) > 1][:MOST_RANKS]
     ids = {facts.window for of_rank in windows.values() for facts in of_rank}
-    seen = [_of_rank(source, rank, ids) for rank in traced if rank in source.ranks]
+    seen = [_of_rank(source, rank, ids, windows[rank]) for rank in traced if rank in source.ranks]
     unlike = _unlike([rank for rank in seen if rank.ratios])
     gone = {entry.window for entry in unlike}
     if not gone:
@@ -55,9 +60,12 @@ def without_unlike(
     return kept, unlike
 
 
-def _of_rank(source: RunSource, rank: int, ids: set[int]) -> _RankWindows:
+def _of_rank(source: RunSource, rank: int, ids: set[int], windows: Sequence[WindowFacts]) -> _RankWindows:
     table = source.steps(rank)
-    durations, window = whole_numbers(table, "dur_ns"), whole_numbers(table, "window")
+    durations, window = (
+        rank_steps(table, on_device=steps_on_device(windows)).reported,
+        whole_numbers(table, "window"),
+    )
     number = whole_numbers(table, "step")
     usual = np.flatnonzero(counted_steps(window) & (window < 0))
     ratios, places, length = {}, {}, 1

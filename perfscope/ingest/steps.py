@@ -113,10 +113,14 @@ class Steps:
         return np.where(inside, index, -1)
 
     @property
+    def is_marked(self) -> bool:
+        """Whether there are marks, not the whole file as one step."""
+        return self.source is not StepSource.WHOLE_FILE and bool(len(self._starts))
+
+    @property
     def first_ns(self) -> int:
         """Start of the first marked step; the smallest integer where nothing is marked."""
-        is_marked = self.source is not StepSource.WHOLE_FILE and len(self._starts)
-        return int(self._starts[0]) if is_marked else int(np.iinfo(np.int64).min)
+        return int(self._starts[0]) if self.is_marked else int(np.iinfo(np.int64).min)
 
 
 def _spans(marks: list[tuple[int, int, int, int]], texts: Sequence[str]) -> list[tuple[int, int, int]]:

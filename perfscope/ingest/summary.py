@@ -9,7 +9,7 @@ from msgspec import Struct, convert, to_builtins
 from perfscope.rundir.window_records import CountedLayers
 
 # Written into every summary. Raise it when the same trace would give another table.
-INGEST_VERSION = 12
+INGEST_VERSION = 13
 # A note of a file that is no valid JSON and was read whole all the same.
 MENDED = "characters that JSON does not allow were read all the same; nothing is lost by it"
 
@@ -61,6 +61,7 @@ class IngestSummary(Struct, frozen=True, kw_only=True):
     ends_early: bool = False  # events at the end of the file are lost
     steps_cut: int = 0  # steps that are not whole for that reason; they are not among `steps`
     trains: bool | None = None  # it has a backward pass or an optimizer; None: it has no operators
+    runs_ahead: bool = False  # the host does, of its device, on which `steps` are therefore
     counters: CountedLayers | None = None  # None: none were read
     table: dict[str, Any] | None = None  # seal of the timeline's file (rundir/seal.py); None: there is none
     ingest_version: int = INGEST_VERSION

@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from perfscope.ingest.classify import FIRST_SCOPE, DeviceClass, HostClass
 from perfscope.ingest.collect import EventCollector
+from perfscope.ingest.device_steps import DeviceSteps
 from perfscope.ingest.launches import Launches
 from perfscope.ingest.launching_operators import NO_OPERATOR, LaunchingOperators
 from perfscope.ingest.queued_calls import Call
@@ -108,6 +109,7 @@ class TimelineBuilder:
         self._first_layer_word = self._first_device_word + len(self._device_codes)
         self.device_rows = np.zeros(len(collector.lanes.keys), np.int64)  # per lane
         self.comm_rows = np.zeros(len(collector.lanes.keys), np.int64)  # per lane, of these
+        self.device_steps = DeviceSteps(steps)
         self.unknown_rows = np.zeros(len(self._device_codes), np.int64)  # per device word
 
     def tables(self, until: int, host: Rows, launches: Rows, device: Rows) -> list[TimelineTable]:
@@ -306,11 +308,18 @@ class TimelineBuilder:
             early = ~launched | (launch < self._steps.first_ns)
             self.num_cut += int(np.count_nonzero(early & is_work))
         self._count_device(rows, codes)
+        kinds = _DEVICE_KINDS[codes]
+        self.device_steps.add(
+            rows["start"][launched],
+            (rows["start"] + rows["dur"])[launched],
+            kinds[launched],
+            launches.start[launched],
+            launches.end[launched],
+        )
         depth = np.zeros(len(rows), np.int32)
         for lane in _present(rows["lane"]):
             here = np.flatnonzero(rows["lane"] == lane)
             depth[here] = self._depth(lane, rows["start"][here], rows["dur"][here], until)
-        kinds = _DEVICE_KINDS[codes]
         collective = np.full(len(rows), -1, np.int32)
         for row in np.flatnonzero(kinds == COMM).tolist():
             collective[row] = self._scopes.merge(int(rows["detail"][row]), int(launches.collective[row]))

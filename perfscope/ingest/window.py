@@ -169,6 +169,7 @@ class _Window:
             timeline.device_rows,
             timeline.comm_rows,
         )
+        on_device = timeline.device_steps.spans()
         devices = sorted({lane.device for lane in lanes if lane.device >= 0})
         return IngestSummary(
             source=source_of(self._file),
@@ -186,8 +187,9 @@ class _Window:
             lanes=tuple(lanes),
             steps=tuple(
                 (step, start + metadata.base_ns, end + metadata.base_ns)
-                for step, start, end in self._steps.spans
+                for step, start, end in on_device or self._steps.spans
             ),
+            runs_ahead=on_device is not None,
             step_source=self._steps.source,
             groups=tuple(metadata.groups),
             world_size=metadata.world_size,

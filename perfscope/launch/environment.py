@@ -11,6 +11,7 @@ from pathlib import Path
 
 import perfscope
 from perfscope.rundir import layout
+from perfscope.rundir.sampler_call import python_path
 from perfscope.vocabulary.defaults import RUN, SAMPLE_INTERVAL_MS
 
 PYTHONPATH = "PYTHONPATH"
@@ -100,6 +101,7 @@ def make_injection(run_dir: Path, options: ProbeOptions, environment: Mapping[st
             layout.ENV_RUN_DIR: str(run_dir),
             layout.ENV_AGENT: agent,
             layout.ENV_PYTHON: sys.executable,
+            layout.ENV_PYTHON_PATH: python_path(),
             layout.ENV_CONFIG: json.dumps(options.as_dict(), separators=(",", ":")),
         },
     )

@@ -19,6 +19,7 @@ from perfscope.rundir.sampler_call import (
     is_alive,
     is_stopped,
     mark_watched,
+    python_path,
     sampler_argv,
     sampler_environment,
 )
@@ -95,7 +96,8 @@ class SamplerKeeper(threading.Thread):
 
     def _start(self, rank: int) -> int | None:
         run_dir = self._host_dir.parent.parent
-        command = sampler_argv(sys.executable, str(run_dir), self._host_dir.name, rank, self._sampling)
+        host = self._host_dir.name
+        command = sampler_argv(sys.executable, python_path(), str(run_dir), host, rank, self._sampling)
         nothing = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in (0, 1, 2)]
         try:
             return os.posix_spawn(

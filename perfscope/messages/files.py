@@ -19,6 +19,10 @@ LAYERS = "types and parameters of layers"
 WINDOWS = "step breakdown, layers and collectives"
 ERRORS = "what the probe met"
 BENCH = "losses, calls and throughput of the bench run"
+ON_DEVICE = (
+    "the host runs ahead of the device: a step lasts from when the device has done the step before until it "
+    "has done this one"
+)
 HANDED_OVER = (
     "The program hands its steps over and runs ahead of their work: single steps are times of handing over, "
     "so each stretch of untraced steps is shown as equal steps of the same sum. How they differ is not known."

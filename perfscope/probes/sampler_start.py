@@ -46,7 +46,8 @@ def start(run_dir: str, config: Dict[str, Any], local_rank: Optional[int]) -> Op
     python = os.environ.get(layout.ENV_PYTHON, "")
     if not os.access(python, os.X_OK):
         return NO_COUNTERS_OF_HOST + "perfscope's Python (%s) is not here" % (python or "unknown")
-    code = _spawn(sampler_argv(python, run_dir, layout.host_name(), os.getpid(), sampling))
+    path = os.environ.get(layout.ENV_PYTHON_PATH, "")
+    code = _spawn(sampler_argv(python, path, run_dir, layout.host_name(), os.getpid(), sampling))
     return NO_COUNTERS_OF_HOST + "the sampler was not started (sh: %d)" % code if code else None
 
 

@@ -15,6 +15,7 @@ need not be installed), so nothing here may import perfscope by that name.
     <run>/hosts/<host>/pids/<pid>        empty: a rank of this host says that it lives (removed at the end)
     <run>/hosts/<host>/watcher           pid of the `perfscope run` that starts this host's sampler
     <run>/hosts/<host>/sampler.lock      held (flock) by the one sampler of the host
+    <run>/hosts/<host>/sampler.error     why no sampler could start; only then
     <run>/hosts/<host>/stacks.speedscope.json   Python stacks of the ranks, with --stacks
     <run>/ranks/<rank>/rank.json         one rank: pid, host, framework, groups, clock anchors
     <run>/ranks/<rank>/steps.jsonl       one line per step, append-only
@@ -46,6 +47,7 @@ CEILINGS_JSON = "ceilings.json"
 SAMPLES_JSONL = "samples.jsonl"
 SAMPLES_SEAL = "samples.seal.json"
 SAMPLER_LOCK = "sampler.lock"
+SAMPLER_ERROR = "sampler.error"
 PIDS = "pids"
 WATCHER = "watcher"
 STACKS_JSON = "stacks.speedscope.json"
@@ -115,6 +117,7 @@ ENV_RUN_DIR = "PERFSCOPE_RUN_DIR"  # absolute path of the run directory
 ENV_AGENT = "PERFSCOPE_AGENT"  # absolute path of probes/bootstrap/agent.py
 ENV_CONFIG = "PERFSCOPE_CONFIG"  # JSON, see probes/bootstrap/agent.py
 ENV_PYTHON = "PERFSCOPE_PYTHON"  # the Python that has perfscope: the sampler runs under it
+ENV_PYTHON_PATH = "PERFSCOPE_PYTHON_PATH"  # and where that finds its packages
 
 
 def host_name() -> str:

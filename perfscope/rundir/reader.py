@@ -77,11 +77,8 @@ class RunReader:
         document = migrate(manifest, str(self.path))
         self._is_sealed = document.pop(seal.SEALS, None) is not None
         inventory = document.pop(INVENTORY, None)
-        self._inventory: Document = {
-            name: mark
-            for name, mark in (inventory.items() if isinstance(inventory, dict) else ())
-            if self._is_wanted(name)
-        }
+        marks = inventory.items() if isinstance(inventory, dict) else ()
+        self._inventory: Document = {name: mark for name, mark in marks if self._is_wanted(name)}
         self._notes: dict[tuple[str, str], ReadNote] = {}
         self.run, damaged = decode_run(document)
         self._note_damaged(self.path / layout.RUN_JSON, damaged)
@@ -257,11 +254,9 @@ class RunReader:
             samples = read_samples(path, host)
         except FileNotFoundError:
             return None
-        except OSError as error:
-            self._note(path, 1, f"cannot be read: {reason_of(error)}")
-            return None
-        except UnreadableFileError as error:
-            self._note(path, 1, f"cannot be read: {error.reason}")
+        except (OSError, UnreadableFileError) as error:
+            why = error.reason if isinstance(error, UnreadableFileError) else reason_of(error)
+            self._note(path, 1, f"cannot be read: {why}")
             return None
         sealed = self._document(self._host_file(host, layout.SAMPLES_SEAL))
         files = sealed.get(seal.FILES) if sealed is not None else None
@@ -272,6 +267,11 @@ class RunReader:
             reason = "lines that cannot be read (the last is torn when the sampler is killed)"
             self._note(path, samples.num_dropped, reason)
         return samples
+
+    def sampler_error(self, host: str) -> str:
+        """What kept this host's sampler from starting; "" where nothing did."""
+        error = self._host_file(host, layout.SAMPLER_ERROR)
+        return error.read_text("utf-8", "replace").strip() if error.is_file() else ""
 
     def _host_file(self, host: str, name: str) -> Path:
         return self.path / layout.HOSTS / host / name
@@ -477,9 +477,8 @@ class RunReader:
         usable = [row for row in rows if is_step(row, columns)]
         num_bad += len(rows) - len(usable)
         if num_bad:
-            self._note(
-                path, num_bad, "step lines that cannot be read (the last is torn when a rank is killed)"
-            )
+            reason = "step lines that cannot be read (the last is torn when a rank is killed)"
+            self._note(path, num_bad, reason)
         return usable, columns
 
 

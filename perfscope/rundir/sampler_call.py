@@ -7,23 +7,58 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from typing import Dict, List, Mapping, Optional
+
+from . import layout
 
 _DROPPED = ("LD_PRELOAD", "PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "PYTHONINSPECT")
 # For `python -S`: the packages of that Python are there, and the user's own sitecustomize does not run in it.
 QUIET_SITE = (
     "import sys, site; sys.modules['sitecustomize'] = sys.modules['usercustomize'] = sys; site.main(); "
 )
-# The first argument is where perfscope lies, should that Python not have it installed.
+# The first argument is where perfscope and its dependencies are: often that Python has them only through a
+# PYTHONPATH (modules of a cluster, `pip install --target`), and ours is dropped. What keeps it from starting
+# is written to the second, for the report.
 _BOOT = (
-    QUIET_SITE + "sys.path[:1] = []; sys.path.append(sys.argv.pop(1)); "
-    "from perfscope.collectors.sampler import main; main(sys.argv[1:]); import os; os._exit(0)"
+    QUIET_SITE
+    + """
+import os
+first = sys.argv.pop(1).split(os.pathsep)
+failed = sys.argv.pop(1)
+sys.path[:] = first + [path for path in sys.path[1:] if path not in first]
+try:
+    from perfscope.collectors.sampler import main
+    main(sys.argv[1:])
+except Exception as error:
+    with open(failed, "w") as file:
+        file.write("%s: %s" % (type(error).__name__, error))
+    os._exit(1)
+os._exit(0)
+"""
 )
 
 
-def sampler_argv(python: str, run_dir: str, host: str, pid: int, sampling: Mapping[str, object]) -> List[str]:
-    """The command line: a sampler of `host` whose first rank is `pid`; `sampling` as in PERFSCOPE_CONFIG."""
-    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+def python_path() -> str:
+    """Where this Python finds packages, without the folder of its program; to be given to `sampler_argv`."""
+    package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    found = [os.path.abspath(path) for path in sys.path[1:] if path and os.path.isdir(path)]
+    return os.pathsep.join(dict.fromkeys([*found, package]))
+
+
+def sampler_argv(
+    python: str, path: str, run_dir: str, host: str, pid: int, sampling: Mapping[str, object]
+) -> List[str]:
+    """The command line: a sampler of `host` whose first rank is `pid`.
+
+    Args:
+        python: perfscope's.
+        path: `python_path` of a process of that Python.
+        run_dir: the run directory.
+        host: the folder's name below hosts/.
+        pid: of the first rank.
+        sampling: as in PERFSCOPE_CONFIG.
+    """
     interval = sampling.get("interval_ms")
     options = {
         "interval_ns": int(float(str(interval)) * 1_000_000) if interval else None,
@@ -35,7 +70,8 @@ def sampler_argv(python: str, run_dir: str, host: str, pid: int, sampling: Mappi
         "-S",
         "-c",
         _BOOT,
-        os.path.dirname(package),
+        path,
+        os.path.join(run_dir, layout.HOSTS, host, layout.SAMPLER_ERROR),
         run_dir,
         host,
         str(pid),

@@ -97,6 +97,7 @@ class WindowSummary(Record, frozen=True):
     ends_early: bool = False
     steps_cut: Count = 0
     trains: bool | None = None
+    runs_ahead: bool = False
     counters: CountedLayers | None = None
     table: dict[str, object] | None = None
 

@@ -274,7 +274,7 @@ def job_environment(python_bin: Path, script: str) -> dict[str, str]:
 
 def _misleads(name: str, asked: set[str]) -> bool:
     """Whether a variable must not reach sbatch; `asked`: options that the script has."""
-    if name in (layout.ENV_RUN_DIR, layout.ENV_CONFIG, layout.ENV_PYTHON):
+    if name in (layout.ENV_RUN_DIR, layout.ENV_CONFIG, layout.ENV_PYTHON, layout.ENV_PYTHON_PATH):
         return True
     if name.startswith("SLURM_"):
         return "SLURM_JOB_ID" in os.environ and name not in _OF_THE_CLUSTER

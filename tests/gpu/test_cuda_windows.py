@@ -14,6 +14,7 @@ from perfscope.analysis.results import RunAnalysis
 from perfscope.analysis.run import analyze_run
 from perfscope.ingest.run import ingest_run
 from perfscope.rundir.reader import RunReader
+from perfscope.vocabulary.causes import Cause
 
 pytestmark = pytest.mark.gpu
 
@@ -60,9 +61,12 @@ def test_kernels_are_given_to_layers(analysis: RunAnalysis) -> None:
     assert first.forward_ns == pytest.approx(second.forward_ns, rel=0.6)
 
 
-def test_collectives_of_nccl_are_found(analysis: RunAnalysis) -> None:
-    names = {collective.collective for collective in analysis.collectives}
-    assert names & {"all_reduce", "allreduce"}, names
+def test_collectives_of_one_rank_take_no_time(analysis: RunAnalysis) -> None:
+    """NCCL launches nothing for an all-reduce in place among one rank."""
+    assert not analysis.collectives
+    (rank,) = analysis.ranks
+    assert rank.comm_ns == 0
+    assert any(entry.cause is Cause.NO_COMMUNICATION for entry in analysis.missing)
 
 
 def test_the_gpu_was_sampled(finished: RunReader, analysis: RunAnalysis) -> None:

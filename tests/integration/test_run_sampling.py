@@ -5,15 +5,25 @@ from __future__ import annotations
 import json
 import os
 import signal
+import site
 import socket
 import subprocess
 import sys
 import time
+import venv
 from pathlib import Path
 
 import pytest
 
+import perfscope
+from perfscope.analysis.run import analyze_run
+from perfscope.ingest.run import ingest_run
+from perfscope.messages.missing import cause_text
+from perfscope.rundir.reader import RunReader
+from perfscope.rundir.sampler_call import sampler_argv
 from perfscope.rundir.samples import HostSamples, read_samples
+from perfscope.vocabulary.causes import Cause
+from perfscope.vocabulary.figures import Figure
 from tests.integration.run_support import PERFSCOPE, read_manifest, run, user_environment
 
 pytestmark = pytest.mark.torch
@@ -209,6 +219,42 @@ def test_a_host_without_perfscopes_python_says_so_and_trains(script: str, tmp_pa
     assert ended.returncode == 3
     notes = json.loads((tmp_path / "run" / "ranks" / "0" / "rank.json").read_text())["notes"]
     assert any("/nowhere/python" in note for note in notes)
+
+
+@pytest.mark.parametrize("where", ["here", "elsewhere"])
+def test_packages_that_only_pythonpath_names_reach_the_sampler(
+    where: str, script: str, tmp_path: Path
+) -> None:
+    """As on clusters whose modules set PYTHONPATH, and with `pip install --target`."""
+    bare = tmp_path / "bare"
+    venv.create(bare, symlinks=True)
+    packages = os.pathsep.join([str(Path(perfscope.__file__).parents[1]), *site.getsitepackages()])
+    environment = {**os.environ, "PYTHONPATH": packages}
+    command = (
+        [sys.executable, script, "0.3"] if where == "here" else elsewhere(f"{sys.executable} {script} 0.3")
+    )
+    ended = subprocess.run(
+        [bare / "bin" / "python", "-m", "perfscope", "run", "-o", "run", "--ceilings", "off", "--", *command],
+        env=environment, cwd=tmp_path, capture_output=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert ended.returncode == 3, ended.stderr
+    assert samples_of(tmp_path / "run").ends
+
+
+def test_a_sampler_that_cannot_start_says_why_in_the_report(script: str, tmp_path: Path) -> None:
+    assert run(sys.executable, script, "0.3", cwd=tmp_path, options=["--ceilings", "off"]).returncode == 3
+    folder = tmp_path / "run" / "hosts" / HOST
+    for path in folder.glob("s*"):
+        path.unlink()
+    python = f"{sys.base_prefix}/bin/python3"  # it has no perfscope
+    argv = sampler_argv(python, "/nowhere", str(tmp_path / "run"), HOST, os.getpid(), {})
+    assert subprocess.run(argv, check=False, timeout=60).returncode == 1
+    ingest_run(tmp_path / "run")
+    machine = analyze_run(RunReader(tmp_path / "run")).machine
+    assert machine is not None
+    (missing,) = [entry for entry in machine.missing if entry.figure is Figure.HARDWARE_COUNTERS]
+    assert missing.cause is Cause.SAMPLER_NOT_STARTED
+    assert "ModuleNotFoundError: No module named 'perfscope'" in cause_text(missing)
 
 
 @pytest.mark.parametrize("interval", ["fast", "1us", "-1s", "2h"])

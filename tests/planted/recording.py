@@ -205,6 +205,9 @@ class EmulatedRun:
 
     # -- the machine ---------------------------------------------------------------------------------------
 
+    def sampler_error(self, host: str) -> str:
+        return ""
+
     def samples(self, host: str) -> HostSamples | None:
         number = self.hosts.index(host)
         mine = [rank for rank in self.ranks if self.job.host_of(rank) == number]

@@ -118,11 +118,12 @@ def idle(evidence: Evidence) -> Finding:
     waits = [rank.idle_host_wait_ns for rank in evidence.ranks if rank.idle_host_wait_ns is not None]
     launch = _launching_share(evidence) * cost
     if launch >= _LAUNCHES * cost > 0:
+        launch_ns, launch_ratio = evidence.all_of(launch)
         return Finding(
             id=FindingKind.LAUNCH_BOUND,
             facts=LaunchBound(launch=evidence.of_step(launch), idle_ns=cost, framework=evidence.framework),
-            gain_ns=min(round(launch), gain_ns),
-            gain_ratio=min(launch / evidence.step, gain_ratio),
+            gain_ns=min(launch_ns, gain_ns),
+            gain_ratio=min(launch_ratio, gain_ratio),
         )
     idle_part, on_device = evidence.of_step(cost), bool(waits)
     waited = _explained_by_cpu_wait(evidence, cost)
@@ -169,7 +170,8 @@ def untraced(evidence: Evidence) -> Finding:
 def _blocking_call(evidence: Evidence) -> BlockingCall | None:
     """The runtime call that accounts for most of the devices' idle time; None where none stands out.
 
-    It must account for `_BLOCKS` of the idle time, and for more than the launches of kernels.
+    It must account for `_BLOCKS` of the idle time, and for more than the launches of kernels. Calls that
+    allocate and free memory count as one: the same change removes them.
     """
     entries = [entry for rank in evidence.ranks for entry in rank.device_idle or ()]
     total = sum(entry.ns for entry in entries)
@@ -177,20 +179,27 @@ def _blocking_call(evidence: Evidence) -> BlockingCall | None:
     calls: dict[tuple[HostActivity, str], list[DeviceIdle]] = defaultdict(list)
     for entry in entries:
         if entry.kind in BLOCKING and entry.name is not None:
-            calls[entry.kind, entry.name].append(entry)
+            name = "" if entry.kind is HostActivity.ALLOCATION else entry.name
+            calls[entry.kind, name].append(entry)
     if not total or not calls:
         return None
-    (kind, name), alike = max(calls.items(), key=lambda item: sum(entry.ns for entry in item[1]))
+    (kind, _), alike = max(calls.items(), key=lambda item: sum(entry.ns for entry in item[1]))
     ns = sum(entry.ns for entry in alike)
     if ns < _BLOCKS * total or ns < launches:
         return None
     longest = max(alike, key=lambda entry: entry.ns)
+    by_name: dict[str, int] = defaultdict(int)
+    for entry in alike:
+        by_name[str(entry.name)] += entry.ns
     return BlockingCall(
         kind=kind,
-        name=name,
+        names=tuple(sorted(by_name, key=lambda name: -by_name[name])),
         ratio=ns / total,
         calls=sum(entry.calls for entry in alike),
-        num_ranks=len(alike),
+        num_ranks=sum(
+            any(entry.kind is kind and entry.name in by_name for entry in rank.device_idle or ())
+            for rank in evidence.ranks
+        ),
         operator=longest.operator,
         range=longest.range,
         layer=longest.layer,

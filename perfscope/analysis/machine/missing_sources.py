@@ -54,6 +54,8 @@ def unsampled(source: RunSource, hosts: Sequence[str], sampled: Sequence[str]) -
         record = source.rank_records[rank]
         reasons = (text for kind, text in notes_of(record) if kind is NoteKind.NO_COUNTERS)
         noted[record.host] = noted.get(record.host) or next(reasons, "").removeprefix(NO_COUNTERS_OF_HOST)
+    for name in {*hosts, *noted} - {*sampled, ""}:
+        noted[name] = noted.get(name) or source.sampler_error(name)
     off = source.run.options.sampling is None
     by_cause: dict[tuple[Cause, str], list[str]] = {}
     for name in sorted({*hosts, *noted} - {*sampled, ""}):

@@ -141,11 +141,14 @@ _BLOCKED_ADVICE = {
 }
 
 
+_MOST_CALLS = 3  # named
+
+
 class BlockingCall(Struct, frozen=True, kw_only=True):
     """A runtime call in which the host was while the devices idled; the other fields as in DeviceIdle."""
 
     kind: HostActivity
-    name: str
+    names: tuple[str, ...]  # the longest first; several of calls that allocate and free memory
     ratio: float  # of the devices' idle time, all ranks
     calls: int
     num_ranks: int
@@ -167,12 +170,13 @@ class HostBlocked(FindingFacts, frozen=True, kw_only=True):
             for what, name in (("operator", call.operator), ("range", call.range), ("layer", call.layer))
             if name is not None
         ]
+        names = joined(call.names[:_MOST_CALLS])
         per = f" on {counted(call.num_ranks, 'rank')}" if call.num_ranks > 1 else ""
         where = f", most of the time in {joined(inside)}" if inside else ""
         return FindingText(
             f"{lead}: for {of_step(self.idle)} the device is idle, {format_ratio(call.ratio)} of it while "
-            f"the host is in {call.name}.",
-            f"{counted(call.calls, 'call')} of {call.name}{per} cover idle time of the device{where}.",
+            f"the host is in {names}.",
+            f"{counted(call.calls, 'call')} of {names}{per} cover idle time of the device{where}.",
             _BLOCKED_ADVICE[call.kind],
             lead,
         )

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from perfscope.analysis import breakdown as bd
 from perfscope.analysis.intervals import Int64
 from perfscope.analysis.results import Breakdown, DeviceBreakdown
 from perfscope.analysis.run import analyze_run
-from perfscope.analysis.spans import Mask, StepSpan, whole_numbers, window_facts, words
+from perfscope.analysis.spans import Mask, whole_numbers, words
 from perfscope.ingest.importing import import_traces
 from perfscope.messages.missing import cause_text, figure_text
 from perfscope.reports.document import build_document
@@ -52,11 +51,7 @@ def expected() -> dict[str, Any]:
     return loaded
 
 
-def steps_of(reader: RunReader, rank: int) -> tuple[StepSpan, ...]:
-    return next(window_facts(summary).steps for summary in reader.summaries() if summary.rank == rank)
-
-
-def hta_selection(table: pa.Table, steps: Sequence[StepSpan]) -> Mask:
+def hta_selection(table: pa.Table) -> Mask:
     """As HolisticTraceAnalysis selects: without device work launched from the start of the last profiler step
     on, and without device work whose launch is not in the file.
 
@@ -65,19 +60,19 @@ def hta_selection(table: pa.Table, steps: Sequence[StepSpan]) -> Mask:
 
     Args:
         table: DEVICE_COLUMNS and `name` of one rank and window.
-        steps: the profiler steps of the host.
     """
     code, names = words(table, "name")
     is_mark = np.array([*(name.startswith("ProfilerStep#") for name in names), False])[code]
-    marks = {step.start_ns for step in steps} | set(whole_numbers(table, "start_ns")[is_mark].tolist())
+    marks = set(whole_numbers(table, "start_ns")[is_mark].tolist())
     if len(marks) < 2:
         return bd.every_gpu_event(table)
     launch = whole_numbers(table, "launch_ns")
-    return bd.every_gpu_event(table) & (launch >= 0) & (launch < max(marks))
+    selected: Mask = bd.every_gpu_event(table) & (launch >= 0) & (launch < max(marks))
+    return selected
 
 
-def device_of(table: pa.Table, steps: tuple[StepSpan, ...], selection: str) -> DeviceBreakdown:
-    mask = bd.every_gpu_event(table) if selection == "every_gpu_event" else hta_selection(table, steps)
+def device_of(table: pa.Table, selection: str) -> DeviceBreakdown:
+    mask = bd.every_gpu_event(table) if selection == "every_gpu_event" else hta_selection(table)
     device = bd.device_breakdown(table, mask)
     assert device is not None
     assert device.idle == device.idle_host_wait + device.idle_kernel_wait + device.idle_other
@@ -106,7 +101,7 @@ def differences(device: DeviceBreakdown, figures: dict[str, float | None]) -> di
 @pytest.mark.parametrize("rank", range(8))
 def test_integer_traces_agree_exactly(runs: dict[str, RunReader], selection: str, rank: int) -> None:
     reader = runs["dlrm_v100_8ranks"]
-    device = device_of(reader.timeline(rank, 0, COLUMNS), steps_of(reader, rank), selection)
+    device = device_of(reader.timeline(rank, 0, COLUMNS), selection)
     figures = expected()["dlrm_v100_8ranks"][selection][str(rank)]
     assert differences(device, figures) == dict.fromkeys(differences(device, figures), 0)
 
@@ -114,7 +109,7 @@ def test_integer_traces_agree_exactly(runs: dict[str, RunReader], selection: str
 @pytest.mark.parametrize("selection", SELECTIONS)
 def test_nanosecond_traces_agree_within_a_microsecond(runs: dict[str, RunReader], selection: str) -> None:
     reader = runs["mi300_resnet"]
-    device = device_of(reader.timeline(0, 0, COLUMNS), steps_of(reader, 0), selection)
+    device = device_of(reader.timeline(0, 0, COLUMNS), selection)
     found = differences(device, expected()["mi300_resnet"][selection]["0"])
     assert all(abs(value) <= 1000 for value in found.values()), found
 
@@ -124,14 +119,14 @@ def test_the_coarse_grid_of_the_other_figures_explains_every_difference(
     runs: dict[str, RunReader], selection: str
 ) -> None:
     reader = runs["ns_v100"]
-    table, steps = reader.timeline(0, 0, COLUMNS), steps_of(reader, 0)
+    table = reader.timeline(0, 0, COLUMNS)
     figures = expected()["ns_v100"][selection]["0"]
-    exact = device_of(table, steps, selection)
+    exact = device_of(table, selection)
     # Every edge of every event may be off by half the grid, and errors of edges add up at random.
     assert all(
         abs(value) <= GRID_NS * exact.num_events**0.5 * 4 for value in differences(exact, figures).values()
     )
-    on_grid = device_of(_as_float64_microseconds(table), steps, selection)
+    on_grid = device_of(_as_float64_microseconds(table), selection)
     found = differences(on_grid, figures)
     assert all(abs(value) <= 1000 for value in found.values()), found
 
@@ -147,6 +142,19 @@ def _as_float64_microseconds(table: pa.Table) -> pa.Table:
     for name, array in columns.items():
         table = table.set_column(table.column_names.index(name), name, array)
     return table
+
+
+def test_steps_of_a_host_that_runs_ahead_last_as_long_as_their_work(runs: dict[str, RunReader]) -> None:
+    """By the host's marks, the first two of five equal steps take 35 and 72 ms: the device is behind."""
+    (summary,) = runs["ns_v100"].summaries()
+    lengths = [(end - start) / 1e6 for _, start, end in summary.steps]
+    assert summary.runs_ahead
+    assert lengths[1:] == pytest.approx([95.7] * 4, rel=0.01)
+    assert lengths[0] == pytest.approx(95.7, rel=0.06)  # warms up
+    (rank,) = analyze_run(runs["ns_v100"]).ranks
+    assert rank.breakdown_ns is not None and rank.device_ns is not None
+    idle = rank.breakdown_ns.idle / rank.breakdown_ns.step
+    assert idle == pytest.approx(rank.device_ns.idle / rank.device_ns.span, abs=0.02)
 
 
 def test_waiting_and_transfer_of_eight_ranks(runs: dict[str, RunReader]) -> None:

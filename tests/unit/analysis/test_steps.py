@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from perfscope.analysis.run import analyze_run
-from perfscope.analysis.steps import counted_steps, quantiles
+from perfscope.analysis.steps import counted_steps, quantiles, rank_steps
 from perfscope.messages.missing import cause_text, figure_text
 from tests.support.synthetic_run import SyntheticRun, span
 
@@ -174,3 +174,34 @@ def test_a_run_to_which_nothing_attached_says_why(tmp_path: Path) -> None:
     assert analysis.ranks == () and analysis.step_ns is None and analysis.overhead_ratio is None
     assert [finding.id for finding in analysis.findings] == ["no_steps", "ranks_missing"]
     assert any("PYTHONPATH" in cause_text(missing) for missing in analysis.missing)
+
+
+def queue(num: int, host: int, device: int, sync_every: int, stalls: dict[int, int]) -> list[int]:
+    """The host's steps over a device that takes `device` for each; the host waits every `sync_every`."""
+    now = free = 0
+    lengths = []
+    for step in range(num):
+        began = now
+        now += host + stalls.get(step, 0)
+        free = max(free, now) + device if not step else max(free + device, now)
+        if step % sync_every == sync_every - 1:
+            now = max(now, free)
+        lengths.append(now - began)
+    return lengths
+
+
+@pytest.mark.parametrize("sync_every", [1, 10, 40])
+def test_steps_of_a_host_that_runs_ahead_last_as_long_as_the_device_takes(
+    sync_every: int, tmp_path: Path
+) -> None:
+    host = queue(200, 1200, 2500, sync_every, {150: 40_000})
+    run = untraced(tmp_path)
+    run.rank(0)
+    lengths = [*host[:100], 1300, 1250, *host[100:]]
+    run.steps(0, lengths, window=[0 if step in (100, 101) else -1 for step in range(202)])
+    steps = rank_steps(run.read().steps(0), on_device={100: 2500, 101: 2510})
+    assert steps.are_on_device
+    assert np.median(steps.counted) == pytest.approx(2500, rel=0.01)
+    assert steps.counted.max() > 10 * 2500  # a stall of the host's stays one, less what was queued
+    assert steps.durations[~steps.is_traced].sum() == sum(host)  # nothing is added and nothing lost
+    assert steps.durations[steps.is_traced].tolist() == [2500, 2510]

@@ -1,0 +1,77 @@
+"""Trainings recorded on an H200 with a planted cause each, against what removing the cause really gained."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perfscope.analysis.results import RunAnalysis
+from perfscope.analysis.run import analyze_run
+from perfscope.ingest.run import ingest_run
+from perfscope.messages.findings.step import HostBlocked
+from perfscope.rundir.reader import RunReader
+from perfscope.vocabulary.findings import FindingKind
+
+RUNS = Path(__file__).parents[2] / "data" / "gpu_runs"
+TRUTH: dict[str, Any] = json.loads((RUNS / "truth.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def analyzed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], RunAnalysis]:
+    def analyze(cause: str) -> RunAnalysis:
+        run = tmp_path_factory.mktemp(cause)
+        with tarfile.open(RUNS / f"{cause}.tar.gz") as archive:
+            archive.extractall(run, filter="data")
+        ingest_run(run)
+        return analyze_run(RunReader(run))
+
+    return analyze
+
+
+def test_a_busy_device_behind_a_host_that_runs_ahead_is_compute_bound(
+    analyzed: Callable[[str], RunAnalysis],
+) -> None:
+    """By the host's marks the device idles for half of the step, in the profiler's own synchronization."""
+    analysis = analyzed("clean")
+    assert analysis.findings[0].id is FindingKind.COMPUTE_BOUND
+    assert not any(finding.id is FindingKind.LONG_STEPS for finding in analysis.findings)
+    assert analysis.step_ns is not None
+    assert analysis.step_ns.median == pytest.approx(TRUTH["clean"]["with"]["mean_ns"], rel=0.02)
+    (rank,) = analysis.ranks
+    assert rank.breakdown_ns is not None and rank.breakdown_ns.idle < 0.1 * rank.breakdown_ns.step
+    assert all(check.ok for check in analysis.self_checks)
+
+
+def test_blocking_copies_are_named_with_what_they_cost(analyzed: Callable[[str], RunAnalysis]) -> None:
+    analysis = analyzed("copy")
+    verdict, truth = analysis.findings[0], TRUTH["copy"]
+    assert verdict.id is FindingKind.COPY_BOUND
+    assert analysis.step_ns is not None and verdict.gain_ns is not None
+    predicted = analysis.step_ns.median - verdict.gain_ns
+    assert abs(predicted - truth["without"]["mean_ns"]) < 0.1 * truth["with"]["mean_ns"]
+
+
+def test_calls_that_allocate_and_free_memory_are_one_cause(analyzed: Callable[[str], RunAnalysis]) -> None:
+    verdict = analyzed("allocator").findings[0]
+    assert verdict.id is FindingKind.HOST_BLOCKED
+    assert verdict.gain_ratio is not None and 0.4 < verdict.gain_ratio < 1
+    assert isinstance(verdict.facts, HostBlocked)
+    assert verdict.facts.call.names == ("cudaMalloc", "cudaFree")
+
+
+def test_gains_of_a_finding_are_on_the_scale_of_the_median_step(
+    analyzed: Callable[[str], RunAnalysis],
+) -> None:
+    for cause in ("clean", "copy", "allocator"):
+        analysis = analyzed(cause)
+        assert analysis.step_ns is not None
+        for finding in analysis.findings:
+            if finding.gain_ns is not None and finding.gain_ratio is not None:
+                assert finding.gain_ns == pytest.approx(
+                    finding.gain_ratio * analysis.step_ns.median, abs=0.01 * analysis.step_ns.median
+                )
