@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import site
 import socket
 import subprocess
 import sys
@@ -228,7 +227,8 @@ def test_packages_that_only_pythonpath_names_reach_the_sampler(
     """As on clusters whose modules set PYTHONPATH, and with `pip install --target`."""
     bare = tmp_path / "bare"
     venv.create(bare, symlinks=True)
-    packages = os.pathsep.join([str(Path(perfscope.__file__).parents[1]), *site.getsitepackages()])
+    folders = [path for path in sys.path[1:] if "site-packages" in path]
+    packages = os.pathsep.join([str(Path(perfscope.__file__).parents[1]), *folders])
     environment = {**os.environ, "PYTHONPATH": packages}
     command = (
         [sys.executable, script, "0.3"] if where == "here" else elsewhere(f"{sys.executable} {script} 0.3")
