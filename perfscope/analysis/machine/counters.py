@@ -24,6 +24,7 @@ _AMBIGUOUS = QUALITIES.index(AMBIGUOUS)
 _SATURATED = QUALITIES.index(SATURATED)
 # A rate above this many times the source's own peak is no rate (a reset taken for a wrap).
 _IMPLAUSIBLE = 2.0
+_NEAR = 5
 _GAP = 3.0  # readings further apart than this many usual intervals leave a gap in a line
 _MOST_GAPS = 40
 _MOST_CELLS = 2_000_000  # of a grid
@@ -248,9 +249,19 @@ def _gaps(t_ns: Int64, most: int) -> NDArray[np.int64]:
     step = np.diff(t_ns)
     if len(step) < 3:
         return np.empty(0, dtype=np.int64)
-    gaps = np.flatnonzero(step > _GAP * np.median(step)) + 1
+    gaps = np.flatnonzero(step > _GAP * np.maximum(_usual(step), _usual(step[::-1])[::-1])) + 1
     longest = gaps[np.argsort(step[gaps - 1], kind="stable")[::-1][: min(_MOST_GAPS, most // 8)]]
     result: NDArray[np.int64] = np.sort(longest)
+    return result
+
+
+def _usual(step: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Median of the _NEAR steps from each one on: sampling may become slower in the course of a run.
+
+    A step that others as long follow, or come before, is none that stands out.
+    """
+    padded = np.pad(step, (0, _NEAR - 1), mode="reflect")
+    result: NDArray[np.float64] = np.median(np.lib.stride_tricks.sliding_window_view(padded, _NEAR), axis=1)
     return result
 
 

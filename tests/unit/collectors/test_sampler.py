@@ -153,20 +153,32 @@ def test_what_is_not_available_is_not_opened_and_what_cannot_be_opened_is_said(
     ]
 
 
+def burn(count: int) -> None:
+    end = time.thread_time() + 0.01  # half of every tick
+    while time.thread_time() < end:
+        pass
+
+
 def test_sampling_that_costs_too_much_becomes_rarer(
     rank: subprocess.Popen[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def burn(count: int) -> None:
-        end = time.thread_time() + 0.01  # half of every tick
-        while time.thread_time() < end:
-            pass
-
     monkeypatch.setattr(sampler_module, "SETTLE_NS", 0)
     monkeypatch.setattr(sampler_module, "REVIEW_NS", 200_000_000)
-    samples = sample_for(1.5, rank, tmp_path, Counting("dear", burn))
+    samples = sample_for(1.5, rank, tmp_path, Counting("dear", burn), Counting("as dear", burn))
     ticks = [interval for _, interval in samples.intervals]
     assert ticks[0] == TICK_NS and len(ticks) > 1
     assert all(later == 2 * earlier for earlier, later in pairwise(ticks))
+
+
+def test_a_collector_that_costs_more_than_the_others_is_read_less_often_than_they_are(
+    rank: subprocess.Popen[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sampler_module, "SETTLE_NS", 0)
+    monkeypatch.setattr(sampler_module, "REVIEW_NS", 200_000_000)
+    monkeypatch.setattr(sampler_module, "MAX_CPU_RATIO", 0.15)
+    samples = sample_for(2.0, rank, tmp_path, Counting("dear", burn), Counting("cheap"))
+    assert [interval for _, interval in samples.intervals] == [TICK_NS]
+    assert 3 < len(values(samples, "dear")) < 0.6 * len(values(samples, "cheap"))
 
 
 def test_a_large_file_makes_the_tick_longer(

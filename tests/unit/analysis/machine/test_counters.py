@@ -102,6 +102,15 @@ def test_two_readings_at_one_time_give_no_infinite_rate(tmp_path: Path) -> None:
     assert np.isfinite(found.per_s).all()
 
 
+def test_sampling_that_becomes_slower_leaves_no_gaps() -> None:
+    """100 ms, then 400 ms, then 1.6 s; and a real gap of 20 s in the last part."""
+    steps = [100] * 60 + [400] * 15 + [1600] * 6 + [20_000] + [1600] * 6
+    at = np.cumsum([0, *steps])
+    found = thin(at, np.ones(len(at)), np.ones(len(at)), 400)
+    (gap,) = np.flatnonzero(np.isnan(found.mean))
+    assert found.t_ns[gap] == at[81] + 10_000
+
+
 def test_a_gap_in_the_readings_is_a_gap_in_the_line() -> None:
     at = np.array([*range(10), *range(100, 110)], dtype=np.int64) * SECOND
     found = thin(at, np.ones(20), np.ones(20), 400)
