@@ -21,7 +21,8 @@ class RankFaults(Struct, frozen=True, kw_only=True):
         before_windows: median minor faults per step before the first window; None: too few steps.
         after_windows: likewise after it.
         changed_by_windows: steps before it differ from later ones by more than a tenth, and more than later
-            ones do among themselves; then the other values are of the steps before it. None: not known.
+            ones do among themselves. Where less than half of the faults remain, the other values are of the
+            steps before it. None: not known.
     """
 
     rank: int
@@ -36,3 +37,15 @@ class RankFaults(Struct, frozen=True, kw_only=True):
     before_windows: float | None
     after_windows: float | None
     changed_by_windows: bool | None
+
+    @property
+    def are_of_before(self) -> bool:
+        """Whether the means are of the steps before the first window."""
+        return bool(self.changed_by_windows) and few_remain(self.before_windows, self.after_windows)
+
+
+def few_remain(before: float | None, after: float | None) -> bool:
+    """Whether less than half of the faults remain after the first window; else the later steps, which are
+    many, stand for the training.
+    """
+    return before is not None and after is not None and after < before / 2

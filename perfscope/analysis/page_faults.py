@@ -13,7 +13,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from perfscope.analysis.fault_results import RankFaults
+from perfscope.analysis.fault_results import RankFaults, few_remain
 from perfscope.analysis.intervals import Int64
 from perfscope.analysis.whole_run.steps import StepParts
 
@@ -38,7 +38,7 @@ def _of_rank(rank: int, parts: StepParts) -> RankFaults | None:
         return None
     faults = parts.used["minor_faults"]
     is_before, before, after, changed = _around_windows(faults, parts, chosen)
-    if changed:
+    if changed and few_remain(before, after):
         chosen = is_before
     return RankFaults(
         rank=rank,

@@ -37,6 +37,8 @@ def churn(evidence: Evidence) -> Finding | None:
         step_ns=usual,
         num_major=_mean(on_cpu, "major_faults"),
         num_after=_mean(changed, "after_windows") if changed else None,
+        num_before=_mean(changed, "before_windows") if changed else None,
+        is_of_before=any(faults.are_of_before for faults in changed),
     )
     worst = max(on_cpu, key=lambda faults: faults.minor_faults)
     return Finding(

@@ -141,7 +141,7 @@ def _leads(evidence: Evidence, finding: Finding) -> bool:
     thread sleeps in can be removed.
     """
     gain = _gain(finding)
-    if isinstance(finding.facts, PageFaultChurn) and finding.facts.num_after is not None:
+    if isinstance(finding.facts, PageFaultChurn) and finding.facts.is_of_before:
         return False  # drawn from the few steps before the first window
     if finding.id in GAPS and not isinstance(finding.facts, ThreadBlocked):
         return gain >= max(IDLE, AGAINST_COMPUTE * evidence.mean("compute") / evidence.step)

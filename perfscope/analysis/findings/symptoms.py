@@ -107,7 +107,7 @@ def _beside(evidence: Evidence, cause: Finding, finding: Finding) -> bool:
     taken = _taken(evidence, cause)
     if not taken:
         return False
-    if isinstance(cause.facts, PageFaultChurn) and cause.facts.num_after is not None:
+    if isinstance(cause.facts, PageFaultChurn) and cause.facts.is_of_before:
         return False  # the steps that the finding is drawn from have it no more
     mean, last = sum(taken.values()) / len(taken), max(taken, key=lambda rank: taken[rank])
     if finding.gain_ratio is None:

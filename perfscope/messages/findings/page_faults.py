@@ -15,14 +15,19 @@ class PageFaultChurn(FindingFacts, frozen=True, kw_only=True):
     cost_ns: float
     step_ns: float
     num_major: float
-    num_after: float | None  # per step after the first window, where that changed them: the rest is of before
+    num_after: float | None  # per step after the first window, where that changed them
+    num_before: float | None  # likewise before it
+    is_of_before: bool  # what is left after the window is too little to stand for the training
 
     def _changed(self) -> str:
-        if self.num_after is None:
+        if self.num_after is None or self.num_before is None:
             return ""
+        here, there, number = "before", "After", self.num_after
+        if not self.is_of_before:
+            here, there, number = "after", "Before", self.num_before
         return (
-            " This was measured before the first traced window. After it there are "
-            f"{format_count(round(self.num_after))} page faults per step: memory that the trace left in the "
+            f" This was measured {here} the first traced window. {there} it there are "
+            f"{format_count(round(number))} page faults per step: memory that the trace left in the "
             "heap changes when the C library returns memory to the kernel. Without perfscope, expect the "
             "number from before the window."
         )

@@ -87,6 +87,19 @@ def test_what_a_window_changed_is_said_and_steps_before_it_are_judged(tmp_path: 
     assert finding.confidence is not None and finding.confidence.level is ConfidenceLevel.LOW  # of 2 steps
 
 
+def test_faults_that_mostly_remain_after_a_window_may_lead(tmp_path: Path) -> None:
+    window = [-1] * 3 + [0] * 4 + [-1] * 33
+    faults = [9_000, 3_100, 2_900, *[2_200] * 37]
+    steps = [(3 + k, k * STEP, (k + 1) * STEP) for k in range(4)]
+    spans = [span(begin, 18 * MS, "compute") for _, begin, _ in steps]
+    analysis = analyzed(tmp_path, faults, [8 * MS] * 3 + [7 * MS] * 37, window, (spans, steps))
+    finding = churn(analysis)
+    assert finding is analysis.findings[0]
+    assert analysis.page_faults[0].changed_by_windows
+    assert analysis.page_faults[0].minor_faults == pytest.approx(2_200)
+    assert finding is not None and "Before it there are 3,000 page faults" in finding.text.detail
+
+
 def test_computation_is_no_symptom_of_faults_that_the_traced_steps_no_longer_have(tmp_path: Path) -> None:
     window = [-1] * 3 + [0] * 4 + [-1] * 33
     faults = [9_000, 3_100, 2_900, *[20] * 37]
