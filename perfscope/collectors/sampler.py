@@ -6,7 +6,7 @@ however that ends.
 
 Fast collectors are read in one loop, 10 times a second by default. Each slow one has a thread, so a call
 that blocks never delays the others. Should sampling cost more than its budget, the collector that costs more
-than all others together is read less often (NVML takes 5 ms of a CPU for what the kernel gives in 0.2 ms);
+than all others together is read less often (a GPU's driver takes 5 ms where the kernel takes 0.2 ms);
 without such a one, and where the file grows large, the tick becomes longer. Counters lose resolution by that,
 not counts.
 """
