@@ -406,6 +406,7 @@ def _evidence(source: RunSource, figures: _Figures, analysis: RunAnalysis) -> Ev
         whole_run=analysis.whole_run,
         beside=traced_shares(figures.ranks.parts),
         page_faults=analysis.page_faults,
+        kernels=analysis.kernels,
         communication=analysis.communication,
         server=server_load(source.run.scheme, analysis.ranks, figures.comm.matches),
         no_window=figures.no_window,

@@ -28,6 +28,8 @@ class TrainingAdvice(Struct, frozen=True, kw_only=True):
             about waiting for input, copies, the update, late launches, layers at the memory roof, idle time.
         gaps: what happens in gaps that no trace shows; gap_is: the same in a few words, in brackets.
         heavy, heavy_unnamed: what to do about computation where layers are known, and where they are not.
+        matrix_units, fuse: likewise on devices whose matrix products use no matrix units, and where much of
+            the time goes into kernels that move bytes.
         unnamed: why computation cannot be attributed to a layer.
         no_layers: reason why the trace names no layers; "": the probe's own words are enough.
         samples_from: where the samples of a step are known from.
@@ -58,6 +60,14 @@ class TrainingAdvice(Struct, frozen=True, kw_only=True):
     heavy: str = "Look at the largest layers first: precision, fused operators, batch size."
     heavy_unnamed: str = (
         "Look at the longest operators in the timeline first: precision, fused operators, batch size."
+    )
+    matrix_units: str = (
+        "Compute in bfloat16 or float16 (mixed precision), or in TF32: the matrix products use no matrix "
+        "units (tensor cores)."
+    )
+    fuse: str = (
+        "Fuse elementwise operators, normalizations and reductions, which move bytes and compute little. "
+        "Then lower precision and batch size."
     )
     unnamed: str = "The trace names no layers, so the time cannot be attributed to one."
     no_layers: str = "the trace names no layers"
@@ -111,6 +121,14 @@ TORCH = TrainingAdvice(
     heavy_unnamed=(
         "Look at the longest operators in the timeline first: precision, memory format, fused operators, "
         "batch size."
+    ),
+    matrix_units=(
+        "Use tensor cores: torch.autocast with bfloat16, or TF32 "
+        "(torch.set_float32_matmul_precision('high'))."
+    ),
+    fuse=(
+        "Fuse elementwise operators, normalizations and reductions with torch.compile: they move bytes and "
+        "compute little. Then lower precision and batch size."
     ),
     no_layers="the trace names no layers (no module marks or Python stacks)",
     samples_from="the model's input shape; `--samples-per-step` overrides",

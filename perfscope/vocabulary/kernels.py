@@ -22,6 +22,11 @@ class KernelType(str, Enum):
     __str__ = str.__str__  # Python 3.11 and 3.12 differ in how they format a mixed-in enum
 
 
+NOT_COMPUTE = frozenset({KernelType.COPY, KernelType.COMMUNICATION})
+MATRIX = frozenset({KernelType.GEMM, KernelType.ATTENTION, KernelType.CONVOLUTION})
+MOVES_BYTES = frozenset({KernelType.ELEMENTWISE, KernelType.NORMALIZATION, KernelType.REDUCTION})
+
+
 class CopyKind(str, Enum):
     """Between what a copy moves. The value is the code in the JSON report."""
 

@@ -7,6 +7,7 @@ from collections import defaultdict
 from msgspec.structs import replace
 
 from perfscope.analysis.findings.evidence import Evidence
+from perfscope.analysis.kernels.results import Kernels
 from perfscope.analysis.machine.counters import counted_between
 from perfscope.analysis.machine.host import Host, HostRank
 from perfscope.analysis.results import DeviceIdle, Finding
@@ -14,6 +15,7 @@ from perfscope.messages.findings.recording import NoDeviceEvents, NoSteps, NotTr
 from perfscope.messages.findings.step import (
     BlockingCall,
     ComputeBound,
+    ComputeKinds,
     CopyBound,
     HostBlocked,
     IdleBound,
@@ -28,6 +30,7 @@ from perfscope.messages.findings.texts import FindingFacts
 from perfscope.vocabulary.causes import Cause
 from perfscope.vocabulary.findings import FindingKind
 from perfscope.vocabulary.host_activity import ASLEEP, BLOCKING, LAUNCHING, HostActivity
+from perfscope.vocabulary.kernels import MATRIX, MOVES_BYTES, NOT_COMPUTE
 
 NOTABLE = 0.05  # a cause below this share of the step is not worth a finding beside the verdict
 LARGE = 0.1  # of the compute that a layer must have to be the one to look at
@@ -41,7 +44,9 @@ _WAITED = "rank_runqueue_wait"
 def compute(evidence: Evidence) -> Finding:
     cost = evidence.mean("compute")
     top = max(evidence.layers, key=lambda layer: layer.forward_ns + layer.backward_ns, default=None)
-    bound = ComputeBound(compute=evidence.of_step(cost), framework=evidence.framework)
+    bound = ComputeBound(
+        compute=evidence.of_step(cost), framework=evidence.framework, kinds=_kinds(evidence.kernels)
+    )
     if top is None:
         return Finding(id=FindingKind.COMPUTE_BOUND, facts=bound)
     stands_out = top.forward_ns + top.backward_ns >= LARGE * cost
@@ -55,6 +60,23 @@ def compute(evidence: Evidence) -> Finding:
         stands_out=stands_out,
     )
     return Finding(id=FindingKind.COMPUTE_BOUND, facts=bound, layer=top.layer if stands_out else None)
+
+
+def _kinds(kernels: Kernels | None) -> ComputeKinds | None:
+    """What the kernels (host: operators) that compute do; None where none was traced."""
+    computing = [row for row in kernels.by_type if row.type not in NOT_COMPUTE] if kernels else []
+    total = sum(row.total_ns for row in computing)
+    if kernels is None or not total:
+        return None
+    gemm = [row for row in computing if row.type in MATRIX and row.matrix_ns is not None]
+    known = sum(row.total_ns - (row.matrix_unknown_ns or 0) for row in gemm)
+    return ComputeKinds(
+        of_device=kernels.of_device,
+        shares=tuple((row.type, row.total_ns / total) for row in computing[:3]),
+        bytes_ratio=sum(row.total_ns for row in computing if row.type in MOVES_BYTES) / total,
+        matrix_ratio=sum(row.total_ns for row in computing if row.type in MATRIX) / total,
+        on_matrix_units=sum(row.matrix_ns or 0 for row in gemm) / known if known else None,
+    )
 
 
 def copies(evidence: Evidence) -> Finding:

@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from perfscope.analysis.experts.results import Experts
 from perfscope.analysis.fault_results import RankFaults
+from perfscope.analysis.kernels.results import Kernels
 from perfscope.analysis.layers import UnevenLayer
 from perfscope.analysis.machine.cpu_waits import CpuWaits
 from perfscope.analysis.machine.host import Host
@@ -67,6 +68,7 @@ class Evidence(Struct, frozen=True, kw_only=True):
     whole_run: WholeRun | None = None
     beside: Mapping[RunPart, Mapping[int, float]] = {}  # by part and rank, share of the traced steps
     page_faults: Sequence[RankFaults] = ()
+    kernels: Kernels | None = None
     no_window: NoWindow | None = None  # why no window can be used, where none can
 
     @property

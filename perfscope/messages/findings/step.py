@@ -4,13 +4,41 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from perfscope.messages.advice import training_advice
+from perfscope.messages.advice import TrainingAdvice, training_advice
 from perfscope.messages.findings.facts import PartOfStep
 from perfscope.messages.findings.texts import FindingFacts, FindingText, Subject, of_step
+from perfscope.messages.kernels import TITLES
 from perfscope.messages.lists import counted, joined
-from perfscope.messages.sentences import capital
+from perfscope.messages.sentences import capital, in_sentence
 from perfscope.units import format_ns, format_ratio
 from perfscope.vocabulary.host_activity import HostActivity
+from perfscope.vocabulary.kernels import KernelType
+
+
+class ComputeKinds(Struct, frozen=True, kw_only=True):
+    """What computes, over all traced windows and ranks."""
+
+    of_device: bool  # kernels; False: operators of the host
+    shares: tuple[tuple[KernelType, float], ...]  # of the time of all that compute, the longest first
+    bytes_ratio: float  # in what moves bytes rather than computing: elementwise, normalization, reduction
+    matrix_ratio: float  # in matrix products, attention and convolution
+    on_matrix_units: float | None  # of these, in kernels known to use them; None: no name tells
+
+    def text(self) -> str:
+        """Such as "By kind of kernel: GEMM 40 %, elementwise 37 % and optimizer 7 %."."""
+        kinds = [f"{in_sentence(TITLES[kind])} {format_ratio(share, 0)}" for kind, share in self.shares]
+        return f"By kind of {'kernel' if self.of_device else 'operator'}: {joined(kinds)}."
+
+    def advice(self, framework: TrainingAdvice) -> str:
+        """What fits the kinds; "" where nothing in particular does."""
+        if not self.of_device:
+            return ""
+        if self.matrix_ratio >= _FUSES and self.on_matrix_units is not None and self.on_matrix_units < 0.5:
+            return framework.matrix_units
+        return framework.fuse if self.bytes_ratio >= _FUSES else ""
+
+
+_FUSES = 0.3  # of the computation: it is worth another way of computing
 
 
 class ComputeBound(FindingFacts, frozen=True, kw_only=True):
@@ -24,8 +52,16 @@ class ComputeBound(FindingFacts, frozen=True, kw_only=True):
     backward_ns: int = 0
     layers_ns: int = 0  # compute of all layers
     stands_out: bool = False  # the layer has a share worth looking at
+    kinds: ComputeKinds | None = None
 
     def text(self, subject: Subject) -> FindingText:
+        found, kinds = self._by_layer(), self.kinds
+        if kinds is None:
+            return found
+        action = kinds.advice(training_advice(self.framework)) or found.action
+        return found._replace(detail=f"{found.detail} {kinds.text()}", action=action)
+
+    def _by_layer(self) -> FindingText:
         advice, cost = training_advice(self.framework), self.compute.part_ns
         lead = "Compute-bound"
         title = f"{lead}: {of_step(self.compute)} is spent {advice.busy}"
