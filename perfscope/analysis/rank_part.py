@@ -301,6 +301,9 @@ def _rank_result(
         elapsed_ns=steps.elapsed_ns,
         idle_host_wait_ns=round(sum(host_waits) / num) if host_waits and num else None,
         finished=record.finished,
+        device=record.device,
+        peak_rss_bytes=record.memory.peak_rss_bytes,
+        peak_device_bytes=record.memory.peak_device_bytes,
     )
 
 

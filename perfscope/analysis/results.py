@@ -252,6 +252,9 @@ class RankResult(Struct, frozen=True, kw_only=True):
     host_idle: tuple[HostIdle, ...] | None = None  # likewise; None: a device was traced, or no step was
     streams: tuple[StreamQueue, ...] = ()  # by device and stream; (): no launch was traced
     kernel_ns: Mapping[KernelType, int] = {}  # of `kernels`, this rank's: by type
+    device: str = ""  # that its model is on, such as "cuda:0 NVIDIA H200"; "": not known
+    peak_rss_bytes: int | None = None  # most memory that its process held; None: not recorded
+    peak_device_bytes: int | None = None  # most that its framework held of the device's; None likewise
     unknown: tuple[str, ...] = ()  # parts of `breakdown_ns` that are 0 only because no trace records them
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
@@ -15,12 +15,20 @@ HELP = {"help_option_names": ["-h", "--help"]}
 class LazyGroup(click.Group):
     """Commands by name: (module with an attribute `command`, one-line help).
 
-    The help is in the table so that listing commands imports none of them.
+    The help is in the table so that listing commands imports none of them. `sections`: title -> names, for
+    the help; without them all commands are in one list.
     """
 
-    def __init__(self, *args: Any, table: Mapping[str, tuple[str, str]], **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        table: Mapping[str, tuple[str, str]],
+        sections: Mapping[str, Sequence[str]] | None = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(*args, **kwargs)
         self._table = table
+        self._sections = sections or {"Commands": tuple(table)}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self._table)
@@ -31,6 +39,19 @@ class LazyGroup(click.Group):
         command: click.Command = importlib.import_module(self._table[cmd_name][0]).command
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in self._table and not args[0].startswith("-"):
+            from difflib import get_close_matches  # not at the top: most calls name a command that is there
+
+            near = get_close_matches(args[0], self._table, n=1)
+            hint = f"Did you mean {near[0]!r}?" if near else f"There are {', '.join(self._table)}."
+            ctx.fail(f"No such command {args[0]!r}. {hint}")
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in self._table.items()])
+        width = max(len(name) for name in self._table)
+        for title, names in self._sections.items():
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(width), self._table[name][1]) for name in names])

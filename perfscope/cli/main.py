@@ -17,6 +17,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "run": ("perfscope.cli.run", "Run a training command and record where its steps go."),
     "import": ("perfscope.cli.import_", "Turn traces of any profiler into a run directory."),
     "report": ("perfscope.cli.report", "Write the report of a run: text, HTML, PDF or JSON."),
+    "list": ("perfscope.cli.list_", "List runs, the latest first: step time and verdict."),
     "compare": ("perfscope.cli.compare", "Compare runs: scaling, schemes, differences."),
     "check": ("perfscope.cli.check.command", "Has training become slower? A gate for CI on noisy machines."),
     "baseline": ("perfscope.cli.baseline", "Keep the runs that later checks compare with."),
@@ -33,10 +34,21 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "Predict step time and efficiency for machines not at hand.",
     ),
     "doctor": ("perfscope.cli.doctor.command", "Show what can be measured on this machine, and why not."),
+    "completion": ("perfscope.cli.completion", "Print the script that makes a shell complete commands."),
 }
 
 
-@click.group(cls=LazyGroup, table=COMMANDS, context_settings=HELP)
+SECTIONS = {
+    "Record": ("run", "import", "collect", "slurm"),
+    "Look": ("list", "report", "export"),
+    "Compare": ("compare", "predict"),
+    "CI": ("check", "baseline", "history"),
+    "Schemes and machines": ("bench", "doctor"),
+    "Shell": ("completion",),
+}
+
+
+@click.group(cls=LazyGroup, table=COMMANDS, sections=SECTIONS, context_settings=HELP)
 @click.version_option(__version__, prog_name="perfscope")
 @click.option("--debug", is_flag=True, help="Show the stack trace of an error.")
 def cli(debug: bool) -> None:

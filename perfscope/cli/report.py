@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,7 +33,21 @@ HTML_NAME, PDF_NAME = "report.html", "report.pdf"
 )
 @click.option("--pdf", "pdf_file", type=click.Path(path_type=Path), metavar="FILE", help="Write PDF to FILE.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option("--text", "as_text", is_flag=True, help="Print the text report.")
+@click.option("--text", "as_text", is_flag=True, help="Print the whole text report.")
+@click.option("--full", is_flag=True, help="Print the whole text report instead of its summary.")
+@click.option(
+    "--section",
+    "sections",
+    multiple=True,
+    metavar="NAME",
+    help="Print one section of the text report, such as layers; may be repeated.",
+)
+@click.option(
+    "--width",
+    type=click.IntRange(60, 500),
+    metavar="N",
+    help="Columns of the text; default: the terminal's, 100 in a pipe.",
+)
 @engine_options
 def command(
     sources: tuple[Path, ...],
@@ -40,18 +55,22 @@ def command(
     pdf_file: Path | None,
     as_json: bool,
     as_text: bool,
+    full: bool,
+    sections: tuple[str, ...],
+    width: int | None,
     engine: Engine,
 ) -> None:
     """Write the report of RUN (default: perfscope-runs/latest), or of the traces of any profiler.
 
-    Without options the text report goes to the terminal, report.html and report.pdf into the run. With
-    options only what they name is made; they combine. With --json and --text together the text goes to
-    stderr, so that stdout stays JSON. TRACE is a trace file, or a directory of them, as `perfscope import`
-    takes them; of traces nothing is kept but what options name.
+    Without options a summary goes to the terminal (--full: the whole text), report.html and report.pdf into
+    the run. --html, --pdf, --json, --text and --section make only what they name; they combine. With --json
+    the text goes to stderr, so that stdout stays JSON. TRACE is a trace file, or a directory of them, as
+    `perfscope import` takes them; of traces nothing is kept but what options name.
 
     \b
     Examples:
       perfscope report
+      perfscope report my-run --section layers --section machine
       perfscope report my-run --html /tmp/my-run.html
       perfscope report my-run --json | jq .ranks[0].step_ns.median
       perfscope report trace_rank*.json.gz --html traces.html
@@ -64,12 +83,19 @@ def command(
     else:
         run_dir = open_run(sources[0] if sources else None).path
         ingested = ingest(run_dir, engine)
-    chosen = bool(html_file or pdf_file or as_json or as_text)
-    if as_json and not (html_file or pdf_file or as_text):
+    chosen = bool(html_file or pdf_file or as_json or as_text or sections)
+    if as_json and not (html_file or pdf_file or as_text or sections):
         print_json(make_document(ingested, engine))
         return
     report = make_report(ingested, engine)
-    write_outputs(report, html_file, pdf_file, as_json=as_json, as_text=as_text or not chosen)
+    if as_json:
+        print_json(report.document)
+    if sections:
+        print_text(partial(_sections_of, report, sections), width, err=as_json)
+    if as_text or not chosen:
+        whole = as_text or full
+        print_text(partial(_whole_text if whole else summary_text, report), width, err=as_json)
+    write_files(report, html_file, pdf_file)
     if not chosen and of_traces:
         click.echo(
             "perfscope: --html FILE and --pdf FILE write the whole report; `perfscope import` keeps a run",
@@ -191,27 +217,60 @@ def write_outputs(
     report: Report, html_file: Path | None, pdf_file: Path | None, *, as_json: bool, as_text: bool
 ) -> None:
     """JSON and text on the streams, HTML and PDF into files, with a line that says where they are."""
-    from perfscope.api.documents import write_document
-
     if as_json:
         print_json(report.document)
     if as_text:
-        print_text(report, err=as_json)
+        print_text(partial(_whole_text, report), err=as_json)
+    write_files(report, html_file, pdf_file)
+
+
+def write_files(report: Report, html_file: Path | None, pdf_file: Path | None) -> None:
+    """HTML and PDF into files, with a line that says where they are."""
+    from perfscope.api.documents import write_document
+
     for kind, file in (("html", html_file), ("pdf", pdf_file)):
         if file is not None:
             write_document(report, kind, file)
             click.echo(f"perfscope: {kind.upper()} report in {file}", err=True)
 
 
-def print_text(report: Report, *, err: bool) -> None:
-    """The text report on stdout, or stderr where stdout carries JSON; in color on a terminal."""
-    from perfscope.reports.text import render_text, wants_color
+def _whole_text(report: Report, width: int, color: bool) -> str:
+    from perfscope.reports.text import render_text
+
+    return render_text(report, width=width, color=color)
+
+
+def summary_text(report: Report, width: int, color: bool) -> str:
+    from perfscope.reports.summary import render_summary
+
+    return render_summary(report, width=width, color=color)
+
+
+def _sections_of(report: Report, names: Sequence[str], width: int, color: bool) -> str:
+    from perfscope.reports.text import render_sections
+    from perfscope.settings import nearest
+
+    there = [section.id for section in report.sections]
+    for name in names:
+        if name not in there:
+            raise UsageError(f"the report has no section {name!r}{nearest(name, there)}")
+    return render_sections(report, names, width=width, color=color)
+
+
+def print_text(render: Callable[[int, bool], str], width: int | None = None, *, err: bool = False) -> None:
+    """A text on stdout, or stderr where stdout carries JSON; in color on a terminal.
+
+    Args:
+        render: gives the text for so many columns, with or without color.
+        width: columns; None = the terminal's.
+        err: whether it goes to stderr.
+    """
+    from perfscope.reports.text import wants_color
 
     stream = sys.stderr if err else sys.stdout
     if stream is None:
         raise PerfscopeError(f"cannot write to {'stderr' if err else 'stdout'}: it is closed")
-    width = shutil.get_terminal_size((100, 24)).columns
-    text = render_text(report, width=width, color=wants_color(stream))
+    text = render(width or shutil.get_terminal_size((100, 24)).columns, wants_color(stream))
     encoding = stream.encoding or "utf-8"
     printable = text.encode(encoding, "replace").decode(encoding)
     if err:
@@ -222,6 +281,9 @@ def print_text(report: Report, *, err: bool) -> None:
 
 def _write_into_run(report: Report, path: Path) -> None:
     """HTML and PDF into the run. Where that cannot be written to, the text has been printed all the same."""
+    from perfscope.api.listing import keep_verdict
+
+    keep_verdict(path, report.verdict.headline)
     written, refused = [], []
     for name, file_name in (("html", HTML_NAME), ("pdf", PDF_NAME)):
         reason = _why_not_written(report, name, path / file_name)
@@ -231,7 +293,7 @@ def _write_into_run(report: Report, path: Path) -> None:
             refused.append(reason)
     if written:
         file_lines = (f"  {title:4}  {file_path}\n" for title, file_path in written)
-        print_result("".join(("\nFiles\n", *file_lines)))
+        print_result("".join(file_lines))
     if refused:
         raise PerfscopeError(f"{'; '.join(refused)}. Use --html FILE and --pdf FILE to write elsewhere")
 

@@ -16,7 +16,8 @@ from perfscope.analysis.missing_reasons import why_cut_short
 from perfscope.analysis.rank_facts import runs_ahead
 from perfscope.analysis.results import RunAnalysis
 from perfscope.analysis.run import analyze_run
-from perfscope.analysis.steps import RankSteps, rank_steps
+from perfscope.analysis.spans import window_facts
+from perfscope.analysis.steps import RankSteps, rank_steps, steps_on_device
 from perfscope.analysis.study.gather import gather
 from perfscope.analysis.study.results import RunEntry, StudyRun
 from perfscope.gate.records import (
@@ -65,8 +66,15 @@ def measure_run(path: Path, name: str) -> RunFigures:
     entry = RunEntry(name=name, analysis=analysis, bench_records=reader.bench_records(), metas=metas)
     (study,) = gather([entry])
     tables = {rank: reader.steps(rank) for rank in reader.ranks}
-    ahead = runs_ahead(metas)
-    steps = {rank: rank_steps(table, runs_ahead=ahead) for rank, table in tables.items()}
+    ahead, windows = runs_ahead(metas), [window_facts(summary) for summary in reader.summaries()]
+    steps = {
+        rank: rank_steps(
+            table,
+            runs_ahead=ahead,
+            on_device=steps_on_device(facts for facts in windows if facts.rank == rank),
+        )
+        for rank, table in tables.items()
+    }
     metrics, absent = _metrics(study, analysis, metas, steps)
     machine = analysis.machine
     labels = study.labels

@@ -13,6 +13,7 @@ from perfscope.analysis.usual_step import on_usual_step
 from perfscope.messages.advice import training_advice
 from perfscope.messages.files import of_what_is_left
 from perfscope.messages.lists import counted
+from perfscope.reports.context import context_of
 from perfscope.reports.display import visible
 from perfscope.reports.document import build_document
 from perfscope.reports.model import KeyFigure, Report, Section, Table, Unit, Verdict, format_value
@@ -99,6 +100,7 @@ def build_report(analysis: RunAnalysis, timeline: TimelineExtract | None) -> Rep
         sections=tuple(_without_empty_columns(section) for section in sections if section is not None),
         document=build_document(analysis),
         version=__version__,
+        context=context_of(analysis),
         notices=(*trace_notices(analysis), *machine_notices(analysis)),
     )
 
@@ -227,7 +229,8 @@ def build_figures(analysis: RunAnalysis) -> tuple[KeyFigure, ...]:
         if _lacks_communication(analysis):
             value, note = "not known", "ranks communicate in untraced threads"
         figures.append(KeyFigure(id="exposed_comm", title="Exposed communication", value=value, note=note))
-    figures += [_ranks_figure(analysis), *machine_figures(analysis), _overhead_figure(analysis)]
+    figures += [_ranks_figure(analysis), *_memory_figures(analysis)]
+    figures += [*machine_figures(analysis), _overhead_figure(analysis)]
     return tuple(figures)
 
 
@@ -297,6 +300,20 @@ def _ranks_figure(analysis: RunAnalysis) -> KeyFigure:
     if run.is_imported:
         return KeyFigure(id="ranks", title="Ranks in the traces", value=value, note=note)
     return KeyFigure(id="ranks", title="Ranks profiled", value=value, note=note)
+
+
+def _memory_figures(analysis: RunAnalysis) -> list[KeyFigure]:
+    """Of the rank that held most; of the device where one was used."""
+    for name, title, whose in (
+        ("peak_device_bytes", "Peak device memory", "allocated by the framework"),
+        ("peak_rss_bytes", "Peak memory", "of the process"),
+    ):
+        known = {rank.rank: held for rank in analysis.ranks if (held := getattr(rank, name)) is not None}
+        if known:
+            most = max(known, key=lambda rank: known[rank])
+            note = f"{whose}, rank {most} of {len(known)}" if len(known) > 1 else whose
+            return [KeyFigure(id="memory", title=title, value=units.format_bytes(known[most]), note=note)]
+    return []
 
 
 def _overhead_figure(analysis: RunAnalysis) -> KeyFigure:

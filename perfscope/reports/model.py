@@ -447,6 +447,7 @@ class Report(Struct, frozen=True, kw_only=True, eq=False):
     sections: tuple[Section, ...]
     document: Mapping[str, object]
     version: str
+    context: tuple[str, ...] = ()  # who, where and when, each a few words
     notices: tuple[Note, ...] = ()  # what must be known before any figure is read; under the verdict
 
     def section(self, section_id: str) -> Section:

@@ -73,6 +73,7 @@ def pdf_data(report: Report) -> Json:
     return {
         "title": soft(report.title),
         "subtitle": soft(report.subtitle),
+        "context": soft(" · ".join(report.context)),
         "version": report.version,
         "colors": dict(light_palette()),
         "verdict": {

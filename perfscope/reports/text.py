@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TextIO
 
 from perfscope import units
@@ -17,6 +17,7 @@ from perfscope.reports.model import (
     CounterLine,
     Counters,
     CurveChart,
+    FactList,
     FindingCard,
     FindingList,
     HistoryChart,
@@ -80,6 +81,24 @@ def render_text(report: Report, *, width: int = 100, color: bool = False) -> str
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
+def render_sections(report: Report, names: Sequence[str], *, width: int = 100, color: bool = False) -> str:
+    """Some sections of the report, by their ids, as `render_text` has them.
+
+    Raises:
+        KeyError: no section has that id.
+    """
+    width, style = max(NARROWEST, min(width, WIDEST)), Style(color)
+    lines: list[str] = []
+    for name in names:
+        section = report.section(name)
+        body = list(_body(section, width, style))
+        body += [
+            line for block in section.blocks if isinstance(block, FactList) for line in _facts(block, width)
+        ]
+        lines += [style.bold(section.title), *(body or ["  It is in the HTML report only."]), ""]
+    return "\n".join(lines).rstrip("\n") + "\n"
+
+
 def _head(report: Report, width: int, style: Style) -> Iterator[str]:
     verdict = report.verdict
     yield style.quiet(fit(report.title, width))
@@ -116,6 +135,10 @@ def _section(section: Section, width: int, style: Style) -> Iterator[str]:
         if section.id == "provenance" and section.lead:
             yield from wrapped(section.lead, width)
         return
+    yield from _body(section, width, style)
+
+
+def _body(section: Section, width: int, style: Style) -> Iterator[str]:
     if section.lead and section.id not in ("findings", "counters"):
         yield from wrapped(section.lead, width)
     has_text = bool(section.lead)
@@ -149,6 +172,12 @@ def _block(block: Block, width: int, style: Style) -> Iterator[str]:
         yield from _counters(block, width, style)
     elif isinstance(block, Timeline):
         yield "  Drawn in the HTML report; for Perfetto: perfscope export --format perfetto"
+
+
+def _facts(block: FactList, width: int) -> Iterator[str]:
+    names = max((cells(name) for name, _ in block.pairs), default=0)
+    for name, value in block.pairs:
+        yield from wrapped(value, width, " " * (names + 4), f"  {pad(name, names)}  ")
 
 
 def _plotted(block: CurveChart | IntervalBars | HistoryChart, width: int, style: Style) -> Iterator[str]:

@@ -104,6 +104,8 @@ def test_the_machines_picture_has_a_layout_for_the_screen(
     browser: Browser, machine_report: Path, width: int, shown: str
 ) -> None:
     browser.open(machine_report, width=width)
+    browser.js("location.hash = '#machine'")  # folded on a phone
+    browser.until(lambda: not browser.js("return document.querySelector('#machine.folded')"))
     visible = browser.js(
         "return [...document.querySelectorAll('.m-picture')].filter(p => p.getClientRects().length)"
         ".map(p => p.getAttribute('class'))"

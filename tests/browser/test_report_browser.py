@@ -186,3 +186,26 @@ def test_long_tables_fold_filter_and_unfold(browser: Browser, tmp_path: Path) ->
     assert browser.js(shown) == 60
     browser.find('[data-filter="layers-table"]').send_keys("blocks.7.")
     assert browser.js(shown) == 1
+
+
+def test_sections_fold_and_links_open_them(browser: Browser, report: Path) -> None:
+    browser.open(report)
+    shown = "return document.querySelector('#layers .block').offsetParent !== null"
+    assert browser.js(shown)
+    browser.js("document.querySelector('#layers .fold').click()")
+    assert not browser.js(shown)
+    assert (
+        browser.js("return document.querySelector('#layers .fold').getAttribute('aria-expanded')") == "false"
+    )
+    browser.js("location.hash = '#layers'")
+    browser.until(lambda: bool(browser.js(shown)))
+
+
+def test_the_chosen_theme_is_kept(browser: Browser, report: Path) -> None:
+    browser.open(report)
+    before = browser.js("return document.getElementById('theme').textContent")
+    browser.js("document.getElementById('theme').click()")
+    browser.open(report)
+    after = browser.js("return document.getElementById('theme').textContent")
+    browser.js("localStorage.removeItem('perfscope-theme')")
+    assert {before, after} == {"Dark theme", "Light theme"}

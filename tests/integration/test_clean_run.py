@@ -70,7 +70,11 @@ def test_a_neighbour_that_starts_during_the_run_is_named_with_its_time(tmp_path:
     assert blamed, machine["disturbances"]
     assert blamed[0]["start_ns"] > began + 1_500_000_000  # not before it came
     text = subprocess.run(
-        [*PERFSCOPE, "report", "run"], cwd=tmp_path, env=user_environment(), capture_output=True, check=True
+        [*PERFSCOPE, "report", "run", "--full"],
+        cwd=tmp_path,
+        env=user_environment(),
+        capture_output=True,
+        check=True,
     ).stdout.decode()
     assert NOISE in text
     assert text.index("isturbed") < text.index("Median step time")  # said before any figure

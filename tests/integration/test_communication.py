@@ -53,7 +53,7 @@ def test_the_report_names_layer_and_axis_of_the_exposed_communication(tmp_path: 
     command, environment = [*PERFSCOPE, "report", "run"], user_environment(COLUMNS="100")
     text, document = (
         subprocess.run([*command, *more], cwd=tmp_path, env=environment, capture_output=True, check=True)
-        for more in ([], ["--json"])
+        for more in (["--full"], ["--json"])
     )
     assert "Communication by axis" in text.stdout.decode()
     report = json.loads(document.stdout)

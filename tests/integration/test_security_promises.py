@@ -173,7 +173,7 @@ def test_memory_and_time_are_bounded(tmp_path: Path) -> None:
 @promise("S5")
 def test_nothing_live_is_shown(hostile: Path, tmp_path: Path) -> None:
     run = copy_of(hostile, tmp_path)
-    done = perfscope("report", "run", cwd=tmp_path)
+    done = perfscope("report", "run", "--full", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "\x1b" not in done.stdout + done.stderr
     assert "alert(1)" in done.stdout  # it is shown, as text

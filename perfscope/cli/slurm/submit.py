@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -113,10 +114,10 @@ def print_reports(jobs: Sequence[dict[str, Any]]) -> None:
         return
     if not runs:
         return
-    from perfscope.cli.report import ingest, make_report, open_run, print_text
+    from perfscope.cli.report import ingest, make_report, open_run, print_text, summary_text
 
     try:
-        print_text(make_report(ingest(open_run(Path(runs[0])).path)), err=False)
+        print_text(partial(summary_text, make_report(ingest(open_run(Path(runs[0])).path))))
     except PerfscopeError as error:  # the job has run; that its run cannot be shown is no failure of it
         say(f"no report: {error}")
 

@@ -1,7 +1,19 @@
 // Theme, section marker, tooltips, tables and the two still charts. All text goes in through textContent.
 
+// Kept per browser. A page from a file may have no storage; then the choice lasts as long as the page.
+function keptTheme(choice) {
+  try {
+    if (choice) localStorage.setItem("perfscope-theme", choice);
+    return localStorage.getItem("perfscope-theme");
+  } catch {
+    return null;
+  }
+}
+
 function startTheme() {
   const button = byId("theme");
+  const kept = keptTheme();
+  if (kept === "light" || kept === "dark") document.documentElement.dataset.theme = kept;
   const dark = window.matchMedia("(prefers-color-scheme: dark)");
   const isDark = () => (document.documentElement.dataset.theme || (dark.matches ? "dark" : "light")) === "dark";
   const label = () => {
@@ -11,6 +23,7 @@ function startTheme() {
   button.hidden = false;
   button.addEventListener("click", () => {
     document.documentElement.dataset.theme = isDark() ? "light" : "dark";
+    keptTheme(document.documentElement.dataset.theme);
     label();
   });
   dark.addEventListener("change", label);
@@ -25,6 +38,34 @@ function startTheme() {
     else document.documentElement.dataset.theme = chosen;
   });
   label();
+}
+
+// Sections fold by their titles; on a phone all but the first one are folded at first. Where a link leads is open.
+function startFolding() {
+  const narrow = window.matchMedia("(max-width: 620px)").matches;
+  const sections = [...document.querySelectorAll("main > section")];
+  const open = (section, isOpen) => {
+    section.classList.toggle("folded", !isOpen);
+    section.querySelector(".fold").setAttribute("aria-expanded", String(isOpen));
+    if (isOpen) dispatchEvent(new Event("resize"));
+  };
+  sections.forEach((section, index) => {
+    const title = section.querySelector("h2");
+    const button = element("button", title.textContent, "fold");
+    button.type = "button";
+    title.replaceChildren(button);
+    button.addEventListener("click", () => open(section, section.classList.contains("folded")));
+    open(section, !narrow || index === 0);
+  });
+  const follow = () => {
+    const target = location.hash && byId(decodeURIComponent(location.hash.slice(1)));
+    const section = target && target.closest("main > section");
+    if (!section || !section.classList.contains("folded")) return;
+    open(section, true);
+    target.scrollIntoView();
+  };
+  addEventListener("hashchange", follow);
+  follow();
 }
 
 function startSectionMarker() {

@@ -88,6 +88,7 @@ function start() {
   for (const figure of document.querySelectorAll("[data-curves]")) startCurves(figure, data.curves[figure.dataset.curves]);
   for (const table of document.querySelectorAll("[data-table]")) startTable(table);
   if (data.timeline) startTimeline(data.timeline);
+  startFolding();
   document.documentElement.dataset.ready = "1";
 }
 

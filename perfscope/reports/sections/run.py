@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import shlex
 from collections.abc import Iterator
 
@@ -14,6 +13,7 @@ from perfscope.messages.lists import plural
 from perfscope.messages.missing import cause_text, figure_text
 from perfscope.reports.display import visible
 from perfscope.reports.model import Block, Column, FactList, Note, Section, Table, Unit, Value
+from perfscope.reports.moments import utc
 from perfscope.reports.sections.slurm_job import job_facts, neighbour_note
 from perfscope.rundir.records import Exit, RunRecord
 
@@ -200,17 +200,9 @@ def _run_facts(analysis: RunAnalysis) -> Iterator[tuple[str, str]]:
 def _times(run: RunRecord) -> Iterator[tuple[str, str]]:
     start, end = run.start_unix_ns, run.end_unix_ns
     if start is not None:
-        yield "Started", _utc(start)
+        yield "Started", utc(start)
         if end is not None and end >= start:
             yield "Took", units.format_ns(end - start)
-
-
-def _utc(unix_ns: int) -> str:
-    try:
-        moment = datetime.datetime.fromtimestamp(unix_ns // 1_000_000_000, tz=datetime.timezone.utc)
-    except (OverflowError, ValueError, OSError):
-        return f"{unix_ns} ns after 1970 (not a date)"
-    return moment.strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def _exit(run: RunRecord) -> Iterator[tuple[str, str]]:

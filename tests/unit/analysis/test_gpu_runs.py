@@ -12,6 +12,7 @@ import pytest
 
 from perfscope.analysis.results import RunAnalysis
 from perfscope.analysis.run import analyze_run
+from perfscope.gate.measure import measure_run
 from perfscope.ingest.run import ingest_run
 from perfscope.messages.findings.step import HostBlocked
 from perfscope.rundir.reader import RunReader
@@ -78,3 +79,12 @@ def test_gains_of_a_finding_are_on_the_scale_of_the_median_step(
                 assert finding.gain_ns == pytest.approx(
                     finding.gain_ratio * analysis.step_ns.median, abs=0.01 * analysis.step_ns.median
                 )
+
+
+def test_a_gate_compares_the_steps_of_the_device(tmp_path: Path) -> None:
+    """The host leaves a tenth of the steps after 12 ms, whatever the device takes for them."""
+    with tarfile.open(RUNS / "clean.tar.gz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    ingest_run(tmp_path)
+    metrics = measure_run(tmp_path, "clean").metrics
+    assert metrics["step_p10"] == pytest.approx(TRUTH["clean"]["with"]["mean_ns"], rel=0.02)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -64,15 +65,25 @@ def perfscope(*words: object, cwd: Path | None = None) -> subprocess.CompletedPr
     )
 
 
-def test_without_options_text_is_printed_and_both_files_are_in_the_run(run: Path) -> None:
+def test_without_options_a_summary_is_printed_and_both_files_are_in_the_run(run: Path) -> None:
     done = perfscope("report", run)
     assert done.returncode == 0, done.stderr
-    assert "Where the step goes" in done.stdout
+    assert len(done.stdout.splitlines()) <= 32 and "\nStep " in done.stdout
     assert f"HTML  {run / 'report.html'}" in done.stdout
     assert (run / "report.html").read_text().startswith("<!doctype html>")
     assert (run / "report.pdf").read_bytes().startswith(b"%PDF-")
     assert done.stderr == ""
     assert not list(run.glob(".*.part"))
+
+
+def test_full_prints_the_whole_text_and_sections_one_after_the_other(run: Path) -> None:
+    whole = perfscope("report", run, "--full")
+    assert "Where the step goes" in whole.stdout and "HTML  " in whole.stdout
+    parts = perfscope("report", run, "--section", "layers", "--section", "run")
+    assert parts.stdout.startswith("Layers\n") and "\nThe run\n" in parts.stdout
+    assert "HTML  " not in parts.stdout
+    wrong = perfscope("report", run, "--section", "layer")
+    assert wrong.returncode == 2 and "did you mean 'layers'?" in wrong.stderr
 
 
 def test_json_alone_prints_json_alone_and_writes_nothing(run: Path) -> None:
@@ -179,7 +190,7 @@ def test_a_run_that_cannot_be_written_to_still_prints_its_report(run: Path) -> N
     """report.html and report.pdf are directories: as unwritable for root as for anyone."""
     (run / "report.html").mkdir()
     (run / "report.pdf").mkdir()
-    done = perfscope("report", run)
+    done = perfscope("report", run, "--full")
     assert "Where the step goes" in done.stdout
     assert done.returncode == 1
     assert done.stderr.count("\n") == 1
@@ -257,3 +268,22 @@ def test_progress_is_for_terminals_only(run: Path) -> None:
     done = perfscope("report", run, "--text")
     assert "reading traces" not in done.stderr
     assert "\r" not in done.stdout + done.stderr
+
+
+def test_list_shows_runs_with_the_verdict_of_their_report(run: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "runs"
+    folder.mkdir()
+    shutil.copytree(run, folder / "one")
+    (folder / "broken").mkdir()
+    (folder / "broken" / "run.json").write_text("{")
+    (folder / "latest").symlink_to("one")
+    before = json.loads(perfscope("list", folder, "--json").stdout)["runs"]
+    assert [entry["name"] for entry in before if entry["state"] == "unreadable"] == ["broken"]
+    assert len(before) == 2 and before[0]["verdict"] == ""
+    assert perfscope("report", folder / "one").returncode == 0
+    document = json.loads(perfscope("report", folder / "one", "--json").stdout)
+    after = next(e for e in json.loads(perfscope("list", folder, "--json").stdout)["runs"] if e["ranks"])
+    assert after["verdict"] == document["findings"][0]["title"]
+    assert after["step_ns"] is not None and after["ranks"] == len(document["ranks"])
+    assert "one" in perfscope("list", folder).stdout
+    assert perfscope("list", tmp_path / "none").returncode == 1

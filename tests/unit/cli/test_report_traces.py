@@ -48,7 +48,7 @@ def test_a_traces_report_is_that_of_its_import_and_nothing_is_kept(
 
 def test_text_goes_to_the_terminal_and_documents_where_the_user_says(tmp_path: Path) -> None:
     code, text, errors = run("report", TRACE)
-    assert code == 0 and "Where the" in text
+    assert code == 0 and len(text.splitlines()) <= 30 and "\nStep " in text
     assert "--html FILE" in errors and "perfscope import" in errors
     page = tmp_path / "traces.html"
     assert run("report", TRACE, "--html", page)[0] == 0 and page.stat().st_size > 10_000

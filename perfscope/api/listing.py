@@ -1,0 +1,96 @@
+"""The runs of a folder, without analyzing them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from msgspec import Struct
+
+from perfscope.analysis.missing_reasons import why_cut_short
+from perfscope.analysis.rank_facts import runs_ahead
+from perfscope.analysis.spans import window_facts
+from perfscope.analysis.steps import quantiles, rank_steps, steps_on_device
+from perfscope.errors import PerfscopeError
+from perfscope.rundir import layout
+from perfscope.rundir.reader import RunReader
+from perfscope.rundir.writer import write_json
+
+VERDICT_JSON = "verdict.json"  # in derived/: what the last report said first
+
+
+class ListedRun(Struct, frozen=True, kw_only=True):
+    """One run.
+
+    Attributes:
+        path: its directory.
+        started_unix_ns: None: not recorded.
+        ranks: that were recorded.
+        expected: ranks of the job; None: not known.
+        state: "finished", "failed", "running" (or perfscope was killed), "incomplete" or "unreadable".
+        step_ns: median of the first rank's steps, without warm-up; None: it recorded none.
+        verdict: headline of its last report; "" until there is one.
+    """
+
+    path: str
+    name: str
+    started_unix_ns: int | None = None
+    ranks: int = 0
+    expected: int | None = None
+    state: str = "unreadable"
+    step_ns: int | None = None
+    verdict: str = ""
+
+
+def list_runs(folder: Path) -> list[ListedRun]:
+    """The runs in a folder, the latest first; one that cannot be read has the state "unreadable".
+
+    Raises:
+        OSError: the folder cannot be read.
+    """
+    paths = [
+        path for path in folder.iterdir() if not path.is_symlink() and (path / layout.RUN_JSON).is_file()
+    ]
+    runs = [_listed(path) for path in paths]
+    return sorted(runs, key=lambda run: (run.started_unix_ns or 0, run.path), reverse=True)
+
+
+def keep_verdict(run: Path, headline: str) -> None:
+    """Writes what a report says first, for `list_runs`; nothing where the run cannot be written to."""
+    try:
+        write_json(run / layout.DERIVED / VERDICT_JSON, {"headline": headline})
+    except (OSError, PerfscopeError):
+        return  # the report stands without it
+
+
+def _listed(path: Path) -> ListedRun:
+    try:
+        reader = RunReader(path)
+    except PerfscopeError:
+        return ListedRun(path=str(path), name=path.name)
+    run = reader.run
+    step = None
+    if reader.ranks:
+        first = reader.ranks[0]
+        windows = [window_facts(summary) for summary in reader.summaries() if summary.rank == first]
+        ahead, on_device = runs_ahead(reader.rank_records), steps_on_device(windows)
+        step = quantiles(rank_steps(reader.steps(first), runs_ahead=ahead, on_device=on_device).counted)
+    failed = run.exit is not None and bool(run.exit.code or run.exit.signal)
+    cut_short = bool(why_cut_short(run))
+    return ListedRun(
+        path=str(path),
+        name=run.name or path.name,
+        started_unix_ns=run.start_unix_ns,
+        ranks=len(reader.ranks),
+        expected=run.expected_ranks or run.world_size,
+        state="incomplete" if cut_short else "failed" if failed else "running" if run.is_open else "finished",
+        step_ns=step.median if step is not None else None,
+        verdict=_verdict(path),
+    )
+
+
+def _verdict(path: Path) -> str:
+    try:
+        return str(json.loads((path / layout.DERIVED / VERDICT_JSON).read_text("utf-8"))["headline"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""

@@ -1,0 +1,178 @@
+"""The report in at most thirty lines: the verdict, the step, what would help, and where the rest is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from perfscope import units
+from perfscope.reports.model import FindingCard, FindingList, KeyFigure, Report, Section, Table, Value
+from perfscope.reports.terminal import Style, cells, head, pad, wrapped
+from perfscope.reports.text import FILL, bar_columns
+
+NARROWEST, WIDEST = 60, 120
+MOST_LINES = 30
+MOST_HELP = 4
+_HEADLINE, _ACTION, _CONFIDENCE, _SYMPTOMS, _NOTICE, _MISSING = 3, 3, 2, 2, 2, 2  # lines of each at most
+_MOST_NOTICES = 2
+_LEAST_HELP = 0.01  # of the step that a what-if must save
+_LONGEST_NAME = 36  # of something that was not collected
+_BESIDE_STEP = ("throughput", "tokens")  # key figures on the line of the step
+_SHOWN = ("state", "exposed_comm", "memory", "machine", "overhead")  # key figures on the line below the bar
+
+
+def render_summary(report: Report, *, width: int = 80, color: bool = False) -> str:
+    """The report in at most MOST_LINES lines of at most `width` columns, with a newline at the end.
+
+    Args:
+        report: of a run.
+        width: kept between 60 and 120.
+        color: with terminal styling.
+    """
+    width = max(NARROWEST, min(width, WIDEST))
+    style = Style(color)
+    lines = [*_top(report, width, style), *_step(report, width, style), *_help(report, width, style)]
+    ends = [*_missing(report, width, style), *_more(report, width, style)]
+    lines = lines[: MOST_LINES - len(ends)]
+    return "\n".join([*lines, *ends]) + "\n"
+
+
+def _top(report: Report, width: int, style: Style) -> Iterator[str]:
+    """Who, where and when; the verdict, how sure it is, its symptoms, and what to do."""
+    verdict = report.verdict
+    context = wrapped(" · ".join((report.title, *report.context)), width, "  ", "")
+    yield from (style.quiet(line) for line in _at_most(2, context))
+    yield ""
+    yield from (style.bold(line) for line in _at_most(_HEADLINE, wrapped(verdict.headline, width, "")))
+    if verdict.action:
+        yield from _at_most(_ACTION, wrapped(verdict.action, width, "    ", "  → "))
+    if verdict.confidence:
+        yield from _at_most(_CONFIDENCE, wrapped(verdict.confidence, width))
+    symptoms = [card.heading or card.title for card in _verdict_card(report).symptoms]
+    if symptoms:
+        text = f"Symptoms that may go with it: {'; '.join(symptoms)}"
+        yield from (style.quiet(line) for line in _at_most(_SYMPTOMS, wrapped(text, width)))
+    for notice in report.notices[:_MOST_NOTICES]:
+        yield from (
+            style.bold(line) for line in _at_most(_NOTICE, wrapped(notice.text, width, "    ", "  ! "))
+        )
+    yield ""
+
+
+def _step(report: Report, width: int, style: Style) -> Iterator[str]:
+    figures = {figure.id: figure for figure in report.figures}
+    step = figures.get("step")
+    if step is not None:
+        beside = [figures[name].value for name in _BESIDE_STEP if name in figures]
+        parts = [f"Step   {step.value}", f"({step.note})" if step.note else "", *beside]
+        yield style.bold(head("  ".join(filter(None, parts)), width))
+    yield from _bar(report, width, style)
+    known = [figures[name] for name in _SHOWN if name in figures and figures[name].value != units.MISSING]
+    shown = [_short(figure) for figure in known]
+    if shown:
+        yield from (style.quiet(line) for line in _at_most(2, wrapped("; ".join(shown), width)))
+    yield ""
+
+
+def _short(figure: KeyFigure) -> str:
+    """Such as "peak memory 1.2 GiB"."""
+    title = figure.title if figure.title.isupper() else figure.title[:1].lower() + figure.title[1:]
+    return f"{title} {figure.value}"
+
+
+def _bar(report: Report, width: int, style: Style) -> Iterator[str]:
+    """The mean step as a bar, and its parts with their shares."""
+    chart = report.overview
+    if chart is None or not chart.bars or not all(part.key in FILL for part in chart.parts):
+        return
+    (bar, *_), room = chart.bars, width - 2
+    columns = bar_columns(bar.values, bar.total, room)
+    pairs = list(zip(chart.parts, bar.values, columns, strict=True))
+    yield "  " + "".join(style.part(part.key, FILL[part.key] * n) for part, _, n in pairs)
+    legend, used = [], 0
+    for part, value, _ in sorted(pairs, key=lambda item: -item[1]):
+        share = value / bar.total if bar.total else 0.0
+        text = f"{FILL[part.key]} {part.title} {share:.0%}".replace("%", " %")
+        if share < 0.005 or used + cells(text) + 3 > room:
+            continue
+        legend.append(style.part(part.key, FILL[part.key]) + text[1:])
+        used += cells(text) + 3
+    yield f"  {'   '.join(legend)}"
+
+
+def _help(report: Report, width: int, style: Style) -> Iterator[str]:
+    """What would help: findings with a gain, then what-ifs."""
+    rows = [
+        (card.heading or card.title, card.gain, units.format_ratio(card.gain_ratio))
+        for card in _cards(report)
+        if card.gain
+    ]
+    rows += [row for row in _what_ifs(report) if len(rows) < MOST_HELP][: max(0, MOST_HELP - len(rows))]
+    if not rows:
+        return
+    yield style.bold("What would help (upper bounds that overlap)")
+    rows = rows[:MOST_HELP]
+    gains = max(cells(gain) for _, gain, _ in rows)
+    shares = max(cells(share) for _, _, share in rows)
+    room = width - gains - shares - 10
+    for number, (what, gain, share) in enumerate(rows, 1):
+        saved = f"{pad(gain, gains, right=True)}  {pad(share, shares, right=True)}"
+        yield f"  {number}. {pad(head(what.rstrip('.'), room), room)}  {saved}".rstrip()
+    yield ""
+
+
+def _what_ifs(report: Report) -> list[tuple[str, str, str]]:
+    section = _section(report, "what-if")
+    tables = [block for block in section.blocks if isinstance(block, Table)] if section is not None else []
+    return [
+        (f"What if: {cell['what']}", cell["gain"], cell["share"])
+        for table in tables[:1]
+        for row in table.rows
+        for cell in [{c.key: c.text(v) for c, v in zip(table.columns, row, strict=True)}]
+        if _share_of(table, row) >= _LEAST_HELP
+    ]
+
+
+def _share_of(table: Table, row: Sequence[Value]) -> float:
+    found = next(v for c, v in zip(table.columns, row, strict=True) if c.key == "share")
+    return float(found) if isinstance(found, (int, float)) else 0.0
+
+
+def _missing(report: Report, width: int, style: Style) -> Iterator[str]:
+    """Names of what was not collected, without reasons."""
+    section = _section(report, "missing")
+    tables = [block for block in section.blocks if isinstance(block, Table)] if section is not None else []
+    names = [head(str(row[0]), _LONGEST_NAME) for table in tables for row in table.rows]
+    if names:
+        text = f"Not collected: {', '.join(dict.fromkeys(names))}"
+        yield from (style.quiet(line) for line in _at_most(_MISSING, wrapped(text, width, "  ", "")))
+
+
+def _more(report: Report, width: int, style: Style) -> Iterator[str]:
+    text = "More: --full, --section NAME (such as layers, timeline, machine), --json"
+    yield style.quiet(head(text, width))
+
+
+def _cards(report: Report) -> tuple[FindingCard, ...]:
+    section = _section(report, "findings")
+    blocks = section.blocks if section is not None else ()
+    return next((block.cards for block in blocks if isinstance(block, FindingList)), ())
+
+
+_NO_CARD = FindingCard(
+    slug="", title="", detail="", action="", gain="", share="", gain_ratio=None, where=""
+)  # fmt: skip
+
+
+def _verdict_card(report: Report) -> FindingCard:
+    return next((card for card in _cards(report) if card.is_verdict), _NO_CARD)
+
+
+def _section(report: Report, section_id: str) -> Section | None:
+    return next((section for section in report.sections if section.id == section_id), None)
+
+
+def _at_most(most: int, lines: Sequence[str]) -> list[str]:
+    """The first lines; an ellipsis where there are more."""
+    if len(lines) <= most:
+        return list(lines)
+    return [*lines[: most - 1], f"{lines[most - 1].rstrip('.,;')} …"]
