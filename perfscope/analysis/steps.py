@@ -175,8 +175,8 @@ def _on_device(
     starts, result = start.copy(), durations.copy()
     step_ns = float(np.median(list(traced.values())))
     stretch = np.cumsum(np.diff(window, prepend=window[:1] - 1) != 0)
-    for one in np.unique(stretch[window < 0]).tolist():
-        rows = np.flatnonzero(stretch == one)
+    for number_of_stretch in np.unique(stretch[window < 0]).tolist():
+        rows = np.flatnonzero(stretch == number_of_stretch)
         left = np.cumsum(durations[rows])
         count = np.arange(1, len(rows) + 1)
         least = np.rint(count * min(step_ns, float((left / count).max()))).astype(np.int64)

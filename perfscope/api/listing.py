@@ -65,9 +65,13 @@ def keep_verdict(run: Path, headline: str) -> None:
 
 def _listed(path: Path) -> ListedRun:
     try:
-        reader = RunReader(path)
-    except PerfscopeError:
+        return _read(path)
+    except (OSError, PerfscopeError):
         return ListedRun(path=str(path), name=path.name)
+
+
+def _read(path: Path) -> ListedRun:
+    reader = RunReader(path)
     run = reader.run
     step = None
     if reader.ranks:

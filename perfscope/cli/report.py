@@ -93,8 +93,7 @@ def command(
     if sections:
         print_text(partial(_sections_of, report, sections), width, err=as_json)
     if as_text or not chosen:
-        whole = as_text or full
-        print_text(partial(_whole_text if whole else summary_text, report), width, err=as_json)
+        print_text(partial(_whole_text if as_text or full else summary_text, report), width, err=as_json)
     write_files(report, html_file, pdf_file)
     if not chosen and of_traces:
         click.echo(

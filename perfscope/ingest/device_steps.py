@@ -53,8 +53,8 @@ class DeviceSteps:
         of_first = np.flatnonzero((place == 0) & np.isin(kinds, _WORK))
         if len(of_first):
             row = of_first[np.argmin(start[of_first])]
-            found = int(start[row]), int(until[row])
-            self._first = found if self._first is None else min(self._first, found)
+            first = int(start[row]), int(until[row])
+            self._first = first if self._first is None else min(self._first, first)
 
     def spans(self) -> list[tuple[int, int, int]] | None:
         """(step, start_ns, end_ns) on the device; None where the host does not run ahead of it."""

@@ -133,8 +133,8 @@ def _what_ifs(report: Report) -> list[tuple[str, str, str]]:
 
 
 def _share_of(table: Table, row: Sequence[Value]) -> float:
-    found = next(v for c, v in zip(table.columns, row, strict=True) if c.key == "share")
-    return float(found) if isinstance(found, (int, float)) else 0.0
+    share = next(v for c, v in zip(table.columns, row, strict=True) if c.key == "share")
+    return float(share) if isinstance(share, (int, float)) else 0.0
 
 
 def _missing(report: Report, width: int, style: Style) -> Iterator[str]:

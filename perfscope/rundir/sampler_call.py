@@ -42,8 +42,8 @@ os._exit(0)
 def python_path() -> str:
     """Where this Python finds packages, without the folder of its program; to be given to `sampler_argv`."""
     package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    found = [os.path.abspath(path) for path in sys.path[1:] if path and os.path.isdir(path)]
-    return os.pathsep.join(dict.fromkeys([*found, package]))
+    folders = [os.path.abspath(path) for path in sys.path[1:] if path and os.path.isdir(path)]
+    return os.pathsep.join(dict.fromkeys([*folders, package]))
 
 
 def sampler_argv(

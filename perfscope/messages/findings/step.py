@@ -55,11 +55,11 @@ class ComputeBound(FindingFacts, frozen=True, kw_only=True):
     kinds: ComputeKinds | None = None
 
     def text(self, subject: Subject) -> FindingText:
-        found, kinds = self._by_layer(), self.kinds
+        text, kinds = self._by_layer(), self.kinds
         if kinds is None:
-            return found
-        action = kinds.advice(training_advice(self.framework)) or found.action
-        return found._replace(detail=f"{found.detail} {kinds.text()}", action=action)
+            return text
+        action = kinds.advice(training_advice(self.framework)) or text.action
+        return text._replace(detail=f"{text.detail} {kinds.text()}", action=action)
 
     def _by_layer(self) -> FindingText:
         advice, cost = training_advice(self.framework), self.compute.part_ns
