@@ -17,7 +17,7 @@ _MOST_NOTICES = 2
 _LEAST_HELP = 0.01  # of the step that a what-if must save
 _LONGEST_NAME = 36  # of something that was not collected
 _BESIDE_STEP = ("throughput", "tokens")  # key figures on the line of the step
-_SHOWN = ("state", "exposed_comm", "memory", "machine", "overhead")  # key figures on the line below the bar
+_SHOWN = ("state", "memory", "machine", "overhead")  # key figures on the line below the bar
 
 
 def render_summary(report: Report, *, width: int = 80, color: bool = False) -> str:
@@ -88,15 +88,18 @@ def _bar(report: Report, width: int, style: Style) -> Iterator[str]:
     columns = bar_columns(bar.values, bar.total, room)
     pairs = list(zip(chart.parts, bar.values, columns, strict=True))
     yield "  " + "".join(style.part(part.key, FILL[part.key] * n) for part, _, n in pairs)
-    legend, used = [], 0
+    line, used = "", 0
     for part, value, _ in sorted(pairs, key=lambda item: -item[1]):
         share = value / bar.total if bar.total else 0.0
-        text = f"{FILL[part.key]} {part.title} {share:.0%}".replace("%", " %")
-        if share < 0.005 or used + cells(text) + 3 > room:
+        text = f" {part.title} {units.format_ratio(share, 0)}"
+        if share < 0.005:
             continue
-        legend.append(style.part(part.key, FILL[part.key]) + text[1:])
-        used += cells(text) + 3
-    yield f"  {'   '.join(legend)}"
+        if used and used + cells(text) + 4 > room:
+            yield line
+            line, used = "", 0
+        line += ("   " if used else "  ") + style.part(part.key, FILL[part.key]) + text
+        used += cells(text) + 4
+    yield line
 
 
 def _help(report: Report, width: int, style: Style) -> Iterator[str]:

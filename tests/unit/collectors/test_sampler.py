@@ -164,7 +164,8 @@ def test_sampling_that_costs_too_much_becomes_rarer(
 ) -> None:
     monkeypatch.setattr(sampler_module, "SETTLE_NS", 0)
     monkeypatch.setattr(sampler_module, "REVIEW_NS", 200_000_000)
-    samples = sample_for(1.5, rank, tmp_path, Counting("dear", burn), Counting("as dear", burn))
+    alike = [Counting(f"dear {number}", burn) for number in range(4)]  # none costs more than all others
+    samples = sample_for(1.5, rank, tmp_path, *alike)
     ticks = [interval for _, interval in samples.intervals]
     assert ticks[0] == TICK_NS and len(ticks) > 1
     assert all(later == 2 * earlier for earlier, later in pairwise(ticks))
