@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from perfscope.analysis.communication_results import Link, axes_of, rank_communication, run_communication
+from perfscope.analysis.communication_results import Link, axes_of, communications
 from perfscope.analysis.group_axes import AxisOfCalls, CommGroup, GroupAxes, GroupAxis
 from perfscope.analysis.machine.results import WireBytes
 from perfscope.analysis.machine.topology import Topology
@@ -55,15 +55,11 @@ def with_communication(
         for result in ranks.results
         if result.breakdown_ns is not None and "exposed_comm" not in result.unknown
     }
+    of_rank, whole = communications(comm, axes, exposed, collectives, links)
     results = tuple(
-        replace(
-            result, communication=rank_communication(comm, result.rank, axes, exposed[result.rank], links)
-        )
-        if result.rank in exposed
-        else result
+        replace(result, communication=of_rank.get(result.rank)) if result.rank in exposed else result
         for result in ranks.results
     )
-    whole = run_communication(comm, axes, exposed, collectives, links)
     return replace(ranks, results=results), whole, _results(groups, axes)
 
 

@@ -6,10 +6,11 @@ The parts are rounded together, so that they add up to the exposed communication
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import NamedTuple
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from perfscope.analysis import intervals as iv
 from perfscope.analysis.communication import CommCell, CommSums, RankComm
@@ -67,6 +68,7 @@ class RowName(Struct, frozen=True):
     reason: Unattributed | None = None
 
 
+_Kind = tuple[CommGroup, str]  # group and collective
 _Cells = dict[tuple[RowName, str, str], CommSums]  # by row, axis and collective
 
 
@@ -84,36 +86,14 @@ def axes_of(
     return GroupAxes(scheme, descriptions, run.uses, world_size)
 
 
-def rank_communication(
-    run: RunComm, rank: int, axes: GroupAxes, exposed_ns: int, links: Mapping[str, Link]
-) -> Communication | None:
-    """Of one rank, without waits and transfers, which take several ranks to know.
-
-    Args:
-        run: every rank.
-        rank: whose.
-        axes: of the groups.
-        exposed_ns: of the rank's mean breakdown.
-        links: by axis.
-
-    Returns:
-        None where the rank has no step.
-    """
-    comm, num_steps = run.ranks.get(rank, (RankComm(), 0))
-    if not num_steps:
-        return None
-    cells = _cells(comm, rank, num_steps, axes)
-    return _communication(cells, exposed_ns, _AxisFacts(axes, comm.cells, links))
-
-
-def run_communication(
+def communications(
     run: RunComm,
     axes: GroupAxes,
     exposed_ns: Mapping[int, int],
     collectives: Sequence[CollectiveResult],
     links: Mapping[str, Link],
-) -> Communication | None:
-    """Of the mean rank.
+) -> tuple[dict[int, Communication], Communication | None]:
+    """Of each rank, without waits and transfers, which take several ranks to know; and of the mean rank.
 
     Args:
         run: every rank.
@@ -123,22 +103,33 @@ def run_communication(
         links: by axis.
 
     Returns:
-        None where no rank has a step.
+        (by rank, without ranks that have no step; None where there is none).
     """
     traced = {rank: entry for rank, entry in run.ranks.items() if entry[1] and rank in exposed_ns}
     if not traced:
-        return None
-    cells: _Cells = defaultdict(CommSums)
-    for rank, (comm, num_steps) in traced.items():
-        for key, sums in _cells(comm, rank, num_steps, axes).items():
-            _add(cells[key], sums, len(traced))
+        return {}, None
+    of_rank = {}
+    mean: _Cells = defaultdict(CommSums)
     calls: dict[tuple[str, str], float] = defaultdict(float)
-    for comm, num_steps in traced.values():
+    kinds: dict[_Kind, None] = {}
+    for rank, (comm, num_steps) in traced.items():
+        cells = _cells(comm, rank, num_steps, axes)
+        kinds_of_rank = _kinds(comm)
+        of_rank[rank] = _communication(cells, exposed_ns[rank], _AxisFacts(axes, kinds_of_rank, links))
+        kinds.update(kinds_of_rank)
+        for key, sums in cells.items():
+            _add(mean[key], sums, len(traced))
         for cell, sums in comm.cells.items():
             calls[cell.group.name, cell.collective] += sums.num_calls / num_steps / len(traced)
-    facts = _AxisFacts(axes, (cell for comm, _ in traced.values() for cell in comm.cells), links)
+    facts = _AxisFacts(axes, kinds, links)
     facts.add_times(collectives, calls)
-    return _communication(cells, round(sum(exposed_ns[rank] for rank in traced) / len(traced)), facts)
+    exposed = round(sum(exposed_ns[rank] for rank in traced) / len(traced))
+    return of_rank, _communication(mean, exposed, facts)
+
+
+def _kinds(comm: RankComm) -> dict[_Kind, None]:
+    """Of a rank's calls, in order of appearance."""
+    return dict.fromkeys((cell.group, cell.collective) for cell in comm.cells)
 
 
 class _Times(Struct):
@@ -171,12 +162,12 @@ class _Times(Struct):
 class _AxisFacts:
     """What is known of each axis beside its calls."""
 
-    def __init__(self, axes: GroupAxes, cells: Iterable[CommCell], links: Mapping[str, Link]) -> None:
+    def __init__(self, axes: GroupAxes, kinds: Iterable[_Kind], links: Mapping[str, Link]) -> None:
         self._links = links
         self._axes = axes
-        self._kinds: dict[str, set[tuple[CommGroup, str]]] = defaultdict(set)  # of calls, by axis
-        for cell in cells:
-            self._kinds[axes.of(cell.group, cell.collective).name].add((cell.group, cell.collective))
+        self._kinds: dict[str, set[_Kind]] = defaultdict(set)  # of calls, by axis
+        for kind in kinds:
+            self._kinds[axes.of(*kind).name].add(kind)
         self._times: dict[str, _Times] = {}
         self._no_times: dict[str, NoTimes] = dict.fromkeys(self._kinds, NoTimes.ONE_RANK)
 
@@ -235,7 +226,7 @@ class _AxisFacts:
             no_times=self._no_times.get(axis),
             hidden_ns=total.hidden_ns,
             exposed_ns=total.exposed_ns,
-            collectives=dict(total.collectives),
+            collectives=total.by(_COLLECTIVE),
         )
 
 
@@ -280,15 +271,55 @@ def _bytes(sums: CommSums) -> int | None:
     return round(sums.num_bytes) if sums.num_sized else None
 
 
-class _Total(Struct):
+class _Part(NamedTuple):
+    """A cell with its times in whole ns."""
+
+    axis: str
+    collective: str
+    sums: CommSums
+    exposed_ns: int
+    hidden_ns: int
+
+
+class _Total:
     """Cells of one row or axis together."""
 
-    sums: CommSums = field(default_factory=CommSums)
-    exposed_ns: int = 0
-    hidden_ns: int = 0
-    axes: dict[str, int] = field(default_factory=lambda: defaultdict(int))
-    by_axis: dict[str, CommSums] = field(default_factory=lambda: defaultdict(CommSums))
-    collectives: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    def __init__(self, parts: Sequence[_Part]) -> None:
+        self._parts = parts
+        self.sums = _together(parts)
+        alone = parts[0] if len(parts) == 1 else None  # most layers: this is run for each of each rank
+        self.exposed_ns = alone.exposed_ns if alone else sum(part.exposed_ns for part in parts)
+        self.hidden_ns = alone.hidden_ns if alone else sum(part.hidden_ns for part in parts)
+
+    def by(self, kind: Callable[[_Part], str]) -> dict[str, int]:
+        """Exposed ns by axis or collective."""
+        if len(self._parts) == 1:
+            return {kind(self._parts[0]): self.exposed_ns}
+        exposed: dict[str, int] = defaultdict(int)
+        for part in self._parts:
+            exposed[kind(part)] += part.exposed_ns
+        return dict(exposed)
+
+    @property
+    def axis_bytes(self) -> dict[str, int]:
+        """Of axes of whose calls a size is known."""
+        by_axis: dict[str, list[_Part]] = defaultdict(list)
+        for part in self._parts:
+            if part.sums.num_sized:
+                by_axis[part.axis].append(part)
+        return {axis: round(_together(parts).num_bytes) for axis, parts in by_axis.items()}
+
+
+_AXIS, _COLLECTIVE = attrgetter("axis"), attrgetter("collective")
+
+
+def _together(parts: Sequence[_Part]) -> CommSums:
+    if len(parts) == 1:
+        return parts[0].sums
+    sums = CommSums()
+    for part in parts:
+        _add(sums, part.sums, 1)
+    return sums
 
 
 def _communication(cells: _Cells, exposed_ns: int, facts: _AxisFacts) -> Communication:
@@ -296,18 +327,14 @@ def _communication(cells: _Cells, exposed_ns: int, facts: _AxisFacts) -> Communi
     hidden_ns = round(sum(sums.hidden for sums in cells.values()))
     exposed = iv.rounded_to([sums.exposed for sums in cells.values()], exposed_ns) if cells else []
     hidden = iv.rounded_to([sums.hidden for sums in cells.values()], hidden_ns) if cells else []
-    rows: dict[RowName, _Total] = defaultdict(_Total)
-    axes: dict[str, _Total] = defaultdict(_Total)
-    for ((row, axis, collective), sums), exposed_part, hidden_part in zip(
-        cells.items(), exposed, hidden, strict=True
-    ):
-        for total in (rows[row], axes[axis]):
-            _add(total.sums, sums, 1)
-            _add(total.by_axis[axis], sums, 1)
-            total.exposed_ns += exposed_part
-            total.hidden_ns += hidden_part
-            total.axes[axis] += exposed_part
-            total.collectives[collective] += exposed_part
+    of_row: dict[RowName, list[_Part]] = defaultdict(list)
+    of_axis: dict[str, list[_Part]] = defaultdict(list)
+    for ((row, axis, collective), sums), *times in zip(cells.items(), exposed, hidden, strict=True):
+        part = _Part(axis, collective, sums, *times)
+        of_row[row].append(part)
+        of_axis[axis].append(part)
+    rows = {row: _Total(parts) for row, parts in of_row.items()}
+    axes = {axis: _Total(parts) for axis, parts in of_axis.items()}
     order = sorted(rows, key=lambda row: (-rows[row].exposed_ns, row.name))
     return Communication(
         exposed_ns=sum(exposed),
@@ -322,8 +349,8 @@ def _communication(cells: _Cells, exposed_ns: int, facts: _AxisFacts) -> Communi
                 reason=row.reason,
                 exposed_ns=rows[row].exposed_ns,
                 calls=rows[row].sums.num_calls,
-                collectives=dict(rows[row].collectives),
-                axes=dict(rows[row].axes),
+                collectives=rows[row].by(_COLLECTIVE),
+                axes=rows[row].by(_AXIS),
             )
             for row in order
             if row.reason is not None
@@ -338,8 +365,8 @@ def _by_layer(name: str, total: _Total) -> CommByLayer:
         hidden_ns=total.hidden_ns,
         calls=total.sums.num_calls,
         bytes=_bytes(total.sums),
-        axes=dict(total.axes),
-        axis_bytes={axis: size for axis, sums in total.by_axis.items() if (size := _bytes(sums)) is not None},
+        axes=total.by(_AXIS),
+        axis_bytes=total.axis_bytes,
     )
 
 

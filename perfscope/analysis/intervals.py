@@ -109,6 +109,25 @@ def disjoint_parts(start: Int64, end: Int64) -> tuple[Int64, Int64]:
     return new_start, new_end
 
 
+def apart(group: Int64, start: Int64, end: Int64) -> tuple[Int64, int]:
+    """Moves groups of spans behind each other, so that one call treats each group by itself.
+
+    Args:
+        group: shape (n,), 0, 1, ...: each has spans.
+        start: shape (n,), ns.
+        end: shape (n,), not before `start`.
+
+    Returns:
+        (what to add to the times of each group, shape (groups,); the length that each group then has).
+    """
+    num = int(group.max(initial=-1)) + 1
+    first, last = np.full(num, np.iinfo(np.int64).max), np.full(num, np.iinfo(np.int64).min)
+    np.minimum.at(first, group, start)
+    np.maximum.at(last, group, end)
+    stride = int((last - first).max(initial=0)) + 1
+    return np.arange(num) * stride - first, stride
+
+
 def shares_of(intervals: Intervals, start: Int64, end: Int64) -> NDArray[np.float64]:
     """Divides `intervals` among the spans that cover them, evenly where several do.
 

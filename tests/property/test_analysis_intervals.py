@@ -94,3 +94,18 @@ def test_of_spans_open_at_once_the_first_to_end_is_left(pairs: list[tuple[int, i
         found = [index for index, start, stop in pieces if start <= moment < stop]
         assert [pairs[index][1] for index in found] == ([min(still_open)] if still_open else [])
         assert all(pairs[index][0] <= moment for index in found)
+
+
+@given(st.lists(spans, min_size=1, max_size=4))
+def test_groups_moved_apart_do_not_touch(groups: list[list[tuple[int, int]]]) -> None:
+    far = 10**17  # groups may be on clocks of their own
+    ordered = [[(min(pair), max(pair)) for pair in pairs] or [(0, 0)] for pairs in groups]
+    group = np.repeat(np.arange(len(ordered)), [len(pairs) for pairs in ordered])
+    start, end = (np.concatenate(times) for times in zip(*map(columns, ordered), strict=True))
+    start, end = start + group * far, end + group * far
+    offset, stride = iv.apart(group, start, end)
+    together = iv.union(start + offset[group], end + offset[group])
+    of_group = together[:, 0] // stride
+    for number, pairs in enumerate(ordered):
+        back = together[of_group == number] - offset[number] - number * far
+        assert (drawn(back) == bitmap(pairs)).all()

@@ -19,6 +19,9 @@ Positions and times are float64 ns relative to the window's beginning: exact for
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
@@ -112,6 +115,11 @@ class Program(Struct, frozen=True, kw_only=True, eq=False):
         return float(self.cells.local[self.cells.part == LINE_EXPOSED].sum())
 
     @property
+    def step_rows(self) -> Index:
+        """Which of the sorted `steps` each cell belongs to. Shape (cells,)."""
+        return np.searchsorted(sorted(self.steps), self.cells.step)
+
+    @property
     def num_calls(self) -> int:
         return len(self.kind)
 
@@ -131,3 +139,26 @@ class Change(Struct, frozen=True, kw_only=True, eq=False):
     begin: Float | None = None  # shape (ranks,)
     early: Float | None = None  # of the stretches; inf: they wait for nothing
     waits: bool = True  # False: lines wait for nothing but, at the end, for every call
+
+
+def sums_of(row: Index, column: Index, values: Float, shape: tuple[int, int]) -> Float:
+    """Values summed up in the order they have, by row and column."""
+    flat = np.bincount(row * shape[1] + column, values, minlength=shape[0] * shape[1])
+    return flat.astype(np.float64).reshape(shape)
+
+
+def distinct(*columns: NDArray[np.signedinteger[Any]]) -> tuple[Index, Index]:
+    """The different rows of a table, in order, as columns; and which of them each row is.
+
+    Args:
+        columns: shape (rows,), of few different numbers near each other: they are counted, not sorted.
+    """
+    least = [int(column.min(initial=0)) for column in columns]
+    shape = [int(column.max(initial=0)) - low + 1 for column, low in zip(columns, least, strict=True)]
+    wide = [column.astype(np.int64) - low for column, low in zip(columns, least, strict=True)]
+    code = np.ravel_multi_index(wide, shape)
+    present = np.flatnonzero(np.bincount(code, minlength=math.prod(shape)))
+    number = np.zeros(math.prod(shape), dtype=np.int64)
+    number[present] = np.arange(len(present))
+    places = np.stack(np.unravel_index(present, shape)) + np.array(least)[:, None]
+    return places, number[code]

@@ -78,9 +78,9 @@ def _shares(bucket: Bucket | None, code_of: Mapping[str, int]) -> Shares | None:
     return np.array(codes, dtype=np.int64), elements / elements.sum()
 
 
-def shared_out(total: int, shares: NDArray[np.float64]) -> Int64:
-    """`total` in whole parts that add up to it."""
-    edges = np.rint(np.cumsum(shares) * total).astype(np.int64)
-    edges[-1] = total
-    result: Int64 = np.diff(edges, prepend=0)
+def shared_out(totals: Int64, shares: NDArray[np.float64]) -> Int64:
+    """Totals, shape (n,), in whole parts that add up to each. Shape (n, shares)."""
+    edges = np.rint(totals[:, None] * np.cumsum(shares)).astype(np.int64)
+    edges[:, -1] = totals
+    result: Int64 = np.diff(edges, axis=1, prepend=0)
     return result

@@ -34,6 +34,8 @@ class LineTable(Struct, frozen=True, kw_only=True, eq=False):
     phase: NDArray[np.int8]
     steps: tuple[tuple[Int64, Int64], ...]  # per row: step numbers, and their starts on the reference clock
     lines: tuple[MainLine, ...]
+    keys: Int64  # starts, each row's counted from its first and moved behind those of the row before
+    stride: int
 
     def places(self, ranks: tuple[int, ...], times: Int64) -> Places:
         """The segment that each instant falls into, or the last one before it, or the rank's first.
@@ -42,12 +44,14 @@ class LineTable(Struct, frozen=True, kw_only=True, eq=False):
             ranks: all of them have a line.
             times: shape (ranks, n), reference clock.
         """
-        result = np.empty(times.shape, dtype=np.int64)
-        for at, rank in enumerate(ranks):
-            low, high = self._range(rank)
-            index = np.searchsorted(self.start[low:high], times[at], side="right") - 1
-            result[at] = low + np.maximum(index, 0)
-        return result
+        return self.cells(np.array([self.row_of[rank] for rank in ranks])[:, None], times)
+
+    def cells(self, row: Places, times: Int64) -> Places:
+        """The same of rows. Shapes (n,) and (n,), or as they broadcast."""
+        low = self.bounds[row]
+        since = np.clip(times - self.start[low], -1, self.stride - 2)
+        result: Places = np.searchsorted(self.keys, row * self.stride + since, side="right") - 1
+        return np.maximum(result, low)
 
     def step_start(self, ranks: tuple[int, ...], step: Int64) -> Int64:
         """When each rank's step began; its first traced step where the number is unknown. Like `step`."""
@@ -139,10 +143,16 @@ def line_table(lines: Mapping[int, MainLine], clocks: Clocks) -> LineTable:
         number = np.array([step.step for step in line.steps], dtype=np.int64)
         order = np.argsort(number, kind="stable")
         steps.append((number[order], clocks.to_reference(line.host, begin)[order]))
+    bounds = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(np.array(sizes, dtype=np.int64))))
+    start = _joined(starts)
+    since = start - np.repeat(start[bounds[:-1]], sizes)
+    stride = int(since.max(initial=0)) + 2
     return LineTable(
         row_of={line.rank: row for row, line in enumerate(kept)},
-        bounds=np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(np.array(sizes, dtype=np.int64)))),
-        start=_joined(starts),
+        bounds=bounds,
+        start=start,
+        keys=since + np.repeat(np.arange(len(kept)), sizes) * stride,
+        stride=stride,
         end=_joined(ends),
         part=np.concatenate([line.part for line in kept]) if kept else np.empty(0, dtype=np.int8),
         layer=np.concatenate([line.layer for line in kept]) if kept else np.empty(0, dtype=np.int32),

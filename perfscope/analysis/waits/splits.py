@@ -65,35 +65,47 @@ class Sums(Struct, eq=False):
         self._add_compute(table)
         codes = _codes(matches, table, clocks)
         buckets = [carried(match, table, layers, parameters) for match in matches]
-        rows: dict[int, list[tuple[int, int]]] = defaultdict(list)
         for index, match in enumerate(matches):
             group = self._group(match)
             group.ranks.update(match.ranks)
             transfer = np.minimum(match.transfer[None, :], match.duration - match.wait)
             for slot, values in ((1, match.wait), (2, transfer)):
-                group.sums[slot] += _by_code(codes[index], values, self.num_codes, buckets[index])
-            for row, rank in enumerate(match.ranks):
-                rows[rank].append((index, row))
+                mine = codes[index], values, self.num_codes, buckets[index]
+                group.sums[slot] += _by_code(*mine)
+        for index, exposed in enumerate(self._add_ranks(matches, table)):
+            of_buckets = codes[index], exposed, self.num_codes, buckets[index]
+            self._group(matches[index]).sums[0] += _by_code(*of_buckets, by_rank=True)
+
+    def _add_ranks(self, matches: Sequence[JudgedCalls], table: LineTable) -> list[Int64]:
+        """Adds the waits of each rank; how much of each call is exposed, shape (ranks, calls) per match."""
+        ranks = sorted({rank for match in matches for rank in match.ranks})
+        place = {rank: number for number, rank in enumerate(ranks)}
+        rows = np.array([table.row_of.get(rank, -1) for rank in ranks], dtype=np.int64)
+        of_match = [np.repeat([place[rank] for rank in match.ranks], len(match.seq)) for match in matches]
+        of_call = np.concatenate(of_match)
+        enter, wait, duration = (
+            np.concatenate([getattr(match, name).ravel() for match in matches])
+            for name in ("enter", "wait", "duration")
+        )
+        offset, stride = iv.apart(of_call, enter, enter + duration)
+        start = enter + offset[of_call]
+        waits = iv.union(start, start + wait)
+        of_wait = waits[:, 0] // stride
         mask = table.part == LINE_EXPOSED
         total = table.cumulated(mask)
-        for rank, rows_of_rank in rows.items():
-            if not rows_of_rank:
-                continue
-            enter = np.concatenate([matches[index].enter[row] for index, row in rows_of_rank])
-            waited = enter + np.concatenate([matches[index].wait[row] for index, row in rows_of_rank])
-            waits = iv.union(enter, waited)
-            self.wait[rank] += iv.length(waits)
-            if rank not in table.row_of:
-                continue
-            leave = enter + np.concatenate([matches[index].duration[row] for index, row in rows_of_rank])
-            exposed = _masked(table, rank, mask, total, *iv.disjoint_parts(enter, leave))
-            first = 0
-            for index, row in rows_of_rank:
-                size = len(matches[index].seq)
-                mine = codes[index][row : row + 1], exposed[None, first : first + size]
-                self._group(matches[index]).sums[0] += _by_code(*mine, self.num_codes, buckets[index])
-                first += size
-            self.exposed_wait[rank] += int(_masked(table, rank, mask, total, waits[:, 0], waits[:, 1]).sum())
+        parts = iv.disjoint_parts(start, start + duration)
+        waits_exposed, exposed = (
+            _masked(table, rows[of], mask, total, begin - offset[of], end - offset[of])
+            for of, begin, end in ((of_wait, *waits.T), (of_call, *parts))
+        )
+        for sums, values in ((self.wait, waits[:, 1] - waits[:, 0]), (self.exposed_wait, waits_exposed)):
+            by_rank = np.zeros(len(ranks), dtype=np.int64)
+            np.add.at(by_rank, of_wait, values)
+            for rank, value in zip(ranks, by_rank.tolist(), strict=True):
+                sums[rank] += value
+        cuts = np.cumsum([match.enter.size for match in matches])[:-1]
+        of_matches = np.split(exposed, cuts)
+        return [part.reshape(match.enter.shape) for part, match in zip(of_matches, matches, strict=True)]
 
     def _group(self, match: JudgedCalls) -> GroupSums:
         name = match.key.group
@@ -140,27 +152,39 @@ def _asked(match: JudgedCalls, row: int, table: LineTable, clocks: Clocks) -> In
     return result
 
 
-def _by_code(code: Int64, values: Int64, num_codes: int, buckets: Sequence[Shares | None] | None) -> Int64:
-    """Values (ranks, calls) summed by code; those of a call that is a bucket by what it carries."""
+def _by_code(
+    code: Int64,
+    values: Int64,
+    num_codes: int,
+    buckets: Sequence[Shares | None] | None,
+    *,
+    by_rank: bool = False,
+) -> Int64:
+    """Values (ranks, calls) summed by code; those of a call that is a bucket by what it carries.
+
+    `by_rank`: in whole ns of each rank, not of all together.
+    """
     result = np.zeros(num_codes, dtype=np.int64)
     has_bucket = np.array([bucket is not None for bucket in buckets or [None] * values.shape[1]], dtype=bool)
     np.add.at(result, code[:, ~has_bucket].ravel(), values[:, ~has_bucket].ravel())
-    totals = values.sum(axis=0)
+    totals = values if by_rank else values.sum(axis=0, keepdims=True)
     for call in np.flatnonzero(has_bucket).tolist():
         bucket = buckets[call] if buckets is not None else None
         if bucket is not None:
-            np.add.at(result, bucket[0], shared_out(int(totals[call]), bucket[1]))
+            np.add.at(result, bucket[0], shared_out(totals[:, call], bucket[1]).sum(axis=0))
     return result
 
 
 def _masked(
-    table: LineTable, rank: int, mask: NDArray[np.bool_], total: Int64, start: Int64, end: Int64
+    table: LineTable, row: Int64, mask: NDArray[np.bool_], total: Int64, start: Int64, end: Int64
 ) -> Int64:
-    """How much of each span [start, end) of a rank is in masked segments."""
-    both = np.stack((start, end))
-    cells = table.places((rank, rank), both)
-    until = table.until(total, mask, cells, both)
-    result: Int64 = np.maximum(until[1] - until[0], 0)
+    """How much of each span [start, end) of a row is in masked segments; 0 of row -1."""
+    result = np.zeros(len(row), dtype=np.int64)
+    has_line = row >= 0
+    both = np.stack((start, end))[:, has_line]
+    if both.size:
+        until = table.until(total, mask, table.cells(row[has_line], both), both)
+        result[has_line] = np.maximum(until[1] - until[0], 0)
     return result
 
 

@@ -15,7 +15,7 @@ from perfscope.analysis.mainline import (
     LINE_OPTIMIZER,
     NO_LAYER,
 )
-from perfscope.analysis.replay.program import Change, Float, Index, Program
+from perfscope.analysis.replay.program import Change, Float, Program, distinct, sums_of
 from perfscope.analysis.whatif.latency import CallCost
 from perfscope.rundir.schema import PHASES
 
@@ -80,28 +80,21 @@ def perfect_balance(program: Program) -> Change | None:
         return None
     useful = np.flatnonzero(np.isin(cells.part, (LINE_COMPUTE, LINE_OPTIMIZER)))
     rank, local = cells.rank[useful], cells.local[useful]
-    places, place = np.unique(
-        np.stack((cells.step, cells.layer, cells.phase, cells.part))[:, useful], axis=1, return_inverse=True
-    )
+    columns = (program.step_rows, cells.layer, cells.phase, cells.part)
+    places, place = distinct(*(column[useful] for column in columns))
     steps, step_of = np.unique(places[0], return_inverse=True)
-    of_place = _sums(rank, place, local, (len(program.ranks), places.shape[1]))
+    of_place = sums_of(rank, place, local, (len(program.ranks), places.shape[1]))
     is_shared = np.all(of_place > 0, axis=0)
-    others = _sums(rank, step_of[place], local * ~is_shared[place], (len(program.ranks), len(steps)))
+    others = sums_of(rank, step_of[place], local * ~is_shared[place], (len(program.ranks), len(steps)))
     # What only some ranks compute is balanced together; where one has nothing of it, all of the step is.
     is_even = np.all(others > 0, axis=0) | np.all(others == 0, axis=0)
     is_shared = is_shared & is_even[step_of]
     group = np.where(is_shared, np.arange(len(is_shared)), len(is_shared) + step_of)[place]
-    totals = _sums(rank, group, local, (len(program.ranks), len(is_shared) + len(steps)))
+    totals = sums_of(rank, group, local, (len(program.ranks), len(is_shared) + len(steps)))
     factor = np.divide(totals.mean(axis=0), totals, out=np.ones_like(totals), where=totals > 0)
     balanced = cells.local.copy()
     balanced[useful] = local * factor[rank, group]
     return Change(local=balanced)
-
-
-def _sums(row: Index, column: Index, values: Float, shape: tuple[int, int]) -> Float:
-    sums = np.zeros(shape)
-    np.add.at(sums, (row, column), values)
-    return sums
 
 
 def faster_links(

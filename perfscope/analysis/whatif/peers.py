@@ -7,9 +7,8 @@ time (Python, sleeping, a core shared with another process). Waiting for input i
 
 from __future__ import annotations
 
-import math
-from collections import defaultdict
 from collections.abc import Sequence
+from typing import TypeAlias
 
 import numpy as np
 from msgspec import Struct
@@ -23,7 +22,7 @@ from perfscope.analysis.mainline import (
     LINE_PARTS,
     NO_LAYER,
 )
-from perfscope.analysis.replay.program import Change, Float, Index, Program
+from perfscope.analysis.replay.program import Change, Float, Index, Program, distinct, sums_of
 from perfscope.analysis.replay.replays import Replays
 from perfscope.rundir.schema import PHASES
 
@@ -32,6 +31,8 @@ SLOWER = 0.05  # of the peers' own time by which a straggler takes longer
 FEW_STEPS = 0.2  # divided by the number of traced steps: with two, a straggler must be 15 % slower
 NEARLY_EACH = 0.75  # of the traced steps in which it must be so
 _FEW = 0.5  # of the layers of two ranks that must be the same for them to be peers
+
+_Kind: TypeAlias = tuple[int, int, int]  # part, layer, phase
 
 
 class Slow(Struct, frozen=True, kw_only=True):
@@ -54,7 +55,7 @@ class RankWork(Struct, frozen=True, kw_only=True, eq=False):
     """Own time by rank and kind of work, summed over windows; `total` has shape (ranks, kinds)."""
 
     ranks: tuple[int, ...]
-    kinds: tuple[tuple[int, int, int], ...]  # (part, layer, phase)
+    kinds: tuple[_Kind, ...]  # (part, layer, phase)
     total: Float
     num_steps: int
     by_step: Float  # own time, shape (ranks, steps)
@@ -62,45 +63,39 @@ class RankWork(Struct, frozen=True, kw_only=True, eq=False):
     @classmethod
     def of(cls, replays: Replays) -> RankWork:
         """Adds up all windows."""
-        sums: dict[tuple[int, int, int], dict[int, float]] = defaultdict(dict)
-        for window in replays.windows:
-            program = window.program
-            kinds, kind_of = _kinds(program)
-            total = np.zeros((len(program.ranks), len(kinds)))
-            is_work = np.isin(program.cells.part, OWN_PARTS)
-            np.add.at(total, (program.cells.rank[is_work], kind_of[is_work]), program.cells.local[is_work])
-            for column, kind in enumerate(kinds):
-                for row, rank in enumerate(program.ranks):
-                    if total[row, column]:
-                        sums[kind][rank] = sums[kind].get(rank, 0.0) + float(total[row, column])
+        of_windows = [_of_kinds(window.program) for window in replays.windows]
         ranks = tuple(sorted({rank for window in replays.windows for rank in window.program.ranks}))
-        kinds_seen = tuple(sorted(sums))
-        matrix = np.array([[sums[kind].get(rank, 0.0) for kind in kinds_seen] for rank in ranks])
+        kinds_seen = tuple(sorted({kind for kinds, _ in of_windows for kind in kinds}))
+        place = {kind: number for number, kind in enumerate(kinds_seen)}
+        matrix = np.zeros((len(ranks), len(kinds_seen)))
+        for window, (kinds, total) in zip(replays.windows, of_windows, strict=True):
+            columns = np.array([place[kind] for kind in kinds], dtype=np.int64)
+            matrix[np.ix_(np.searchsorted(ranks, window.program.ranks), columns)] += total
         return cls(
             ranks=ranks,
             kinds=kinds_seen,
-            total=matrix.reshape(len(ranks), len(kinds_seen)),
+            total=matrix,
             num_steps=replays.num_steps,
             by_step=_by_step(replays, ranks),
         )
 
     def groups(self) -> list[list[int]]:
         """Rows of ranks that are peers of each other."""
-        layers = [
-            frozenset(kind[1] for column, kind in enumerate(self.kinds) if kind[1] >= 0 and row[column] > 0)
-            for row in self.total
-        ]
+        codes = sorted({kind[1] for kind in self.kinds if kind[1] >= 0})
+        runs = np.zeros((len(self.total), len(codes)), dtype=bool)
+        for column, kind in enumerate(self.kinds):
+            if kind[1] >= 0:
+                runs[:, codes.index(kind[1])] |= self.total[:, column] > 0
         groups: list[list[int]] = []
-        for row, layers_of_rank in enumerate(layers):
-            for group in groups:
-                other = layers[group[0]]
-                if layers_of_rank == other or len(layers_of_rank & other) > _FEW * len(
-                    layers_of_rank | other
-                ):
-                    group.append(row)
-                    break
-            else:
-                groups.append([row])
+        group_of: dict[bytes, list[int]] = {}  # by layers
+        for row, mine in enumerate(runs):
+            key = mine.tobytes()
+            if key not in group_of:
+                likes = (group for group in groups if _alike(runs[group[0]], mine))
+                group_of[key] = next(likes, [])
+                if not group_of[key]:
+                    groups.append(group_of[key])
+            group_of[key].append(row)
         return groups
 
     def target(self, rows: Sequence[int], slow: Sequence[int]) -> Float | None:
@@ -164,29 +159,33 @@ def _by_step(replays: Replays, ranks: Sequence[int]) -> Float:
     for window in replays.windows:
         program = window.program
         is_work = np.isin(program.cells.part, OWN_PARTS)
-        steps, column = np.unique(program.cells.step, return_inverse=True)
-        times = np.zeros((len(ranks), len(steps)))
-        row = np.array([ranks.index(rank) for rank in program.ranks])[program.cells.rank]
-        np.add.at(times, (row[is_work], column[is_work]), program.cells.local[is_work])
-        columns.append(times)
+        row = np.searchsorted(ranks, program.ranks)[program.cells.rank]
+        shape = (len(ranks), len(program.steps))
+        local = program.cells.local[is_work]
+        columns.append(sums_of(row[is_work], program.step_rows[is_work], local, shape))
     return np.concatenate(columns, axis=1)
 
 
-def _kinds(program: Program) -> tuple[list[tuple[int, int, int]], Index]:
+def _alike(layers: NDArray[np.bool_], others: NDArray[np.bool_]) -> bool:
+    """Whether ranks that run these layers are peers."""
+    return bool((layers == others).all() or (layers & others).sum() > _FEW * (layers | others).sum())
+
+
+def _of_kinds(program: Program) -> tuple[list[_Kind], Float]:
+    """Kinds of own work that a window has, and each rank's time of them. Shape (ranks, kinds)."""
+    kinds, kind_of = _kinds(program)
+    is_work = np.isin(program.cells.part, OWN_PARTS)
+    shape = (len(program.ranks), len(kinds))
+    total = sums_of(program.cells.rank[is_work], kind_of[is_work], program.cells.local[is_work], shape)
+    used = np.flatnonzero(total.any(axis=0)).tolist()
+    return [kinds[number] for number in used], total[:, used]
+
+
+def _kinds(program: Program) -> tuple[list[_Kind], Index]:
     """(part, layer, phase) of the cells: the different ones, and which of them each cell has."""
-    columns = [
-        column.astype(np.int64) for column in (program.cells.part, program.cells.layer, program.cells.phase)
-    ]
-    least = [int(column.min(initial=0)) for column in columns]
-    shape = [int(column.max(initial=0)) - low + 1 for column, low in zip(columns, least, strict=True)]
-    # Few kinds and many cells: counting is much faster than sorting.
-    code = np.ravel_multi_index([column - low for column, low in zip(columns, least, strict=True)], shape)
-    present = np.flatnonzero(np.bincount(code, minlength=1))
-    number = np.zeros(math.prod(shape), dtype=np.int64)
-    number[present] = np.arange(len(present))
-    places = zip(*(place.tolist() for place in np.unravel_index(present, shape)), strict=True)
-    kinds = [(part + least[0], layer + least[1], phase + least[2]) for part, layer, phase in places]
-    return kinds, number[code]
+    cells = program.cells
+    places, place = distinct(cells.part, cells.layer, cells.phase)
+    return [(part, layer, phase) for part, layer, phase in places.T.tolist()], place
 
 
 def as_fast_as_peers(program: Program, work: RankWork, slow: Sequence[int]) -> Change | None:
