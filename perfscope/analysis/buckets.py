@@ -17,29 +17,30 @@ _MAX_OPEN = 12  # parameters of one layer among which a subset is searched
 
 
 def match_buckets(
-    orders: Sequence[Sequence[LayerParams]], sizes: Sequence[int]
+    orders: Sequence[Sequence[LayerParams]], sizes: Sequence[int], num_ranks: int = 0
 ) -> list[Bucket | None] | None:
     """Finds what each all-reduce of one step carried.
 
     Args:
         orders: candidate orders in which gradients become ready.
         sizes: elements of each all-reduce, in order. Other all-reduces (a mean loss) may stand among them.
+        num_ranks: that share the tensors equally; the last bucket may be padded up to a multiple of it.
 
     Returns:
         One entry per size, None for an all-reduce that is no bucket; or None when no order fits exactly.
     """
     for order in orders:
-        buckets = _fit(order, sizes)
+        buckets = _fit(order, sizes, num_ranks)
         if buckets is not None:
             return buckets
     return None
 
 
-def _fit(order: Sequence[LayerParams], sizes: Sequence[int]) -> list[Bucket | None] | None:
+def _fit(order: Sequence[LayerParams], sizes: Sequence[int], num_ranks: int) -> list[Bucket | None] | None:
     unassigned = [(layer, counts) for layer, counts in order if counts]
     buckets: list[Bucket | None] = []
     for size in sizes:
-        taken = _take(unassigned, size)
+        taken = _take(unassigned, size, num_ranks)
         if taken is None:
             buckets.append(None)
             continue
@@ -48,7 +49,9 @@ def _fit(order: Sequence[LayerParams], sizes: Sequence[int]) -> list[Bucket | No
     return buckets if not unassigned else None
 
 
-def _take(unassigned: list[LayerParams], size: int) -> tuple[Bucket, list[LayerParams]] | None:
+def _take(
+    unassigned: list[LayerParams], size: int, num_ranks: int
+) -> tuple[Bucket, list[LayerParams]] | None:
     """Cuts `size` elements off the front of `unassigned`, or None when no cut falls there."""
     bucket: Bucket = {}
     if size <= 0:
@@ -66,7 +69,7 @@ def _take(unassigned: list[LayerParams], size: int) -> tuple[Bucket, list[LayerP
         size -= num_elements
         if size == 0:
             return bucket, unassigned[position + 1 :]
-    return None
+    return (bucket, []) if bucket and size < num_ranks else None
 
 
 def _subset(counts: tuple[int, ...], size: int) -> frozenset[int] | None:

@@ -12,13 +12,12 @@ from msgspec import Struct, field
 
 from perfscope.analysis.intervals import Int64
 from perfscope.analysis.matching import RankCalls
-from perfscope.analysis.spans import COMM, known_words, owning_step, whole_numbers, words
-from perfscope.rundir.schema import KINDS
+from perfscope.analysis.spans import COMM, owning_step, spans_of, waited_from, whole_numbers, words
 from perfscope.vocabulary.communication import DEFAULT_GROUP, UNKNOWN_GROUP
 
 COMM_COLUMNS = (
     *("start_ns", "dur_ns", "device", "step", "launch_step", "kind", "collective", "group", "group_size"),
-    *("in_bytes", "out_bytes", "dtype", "peer", "seq", "lane", "launch_ns"),
+    *("in_bytes", "out_bytes", "dtype", "peer", "seq", "lane", "launch_ns", "phase"),
 )
 _NUMBERS = ("start_ns", "dur_ns", "group_size", "in_bytes", "out_bytes", "peer", "seq", "lane")
 
@@ -71,10 +70,10 @@ class CommRecord(Struct, eq=False):
             members: process group name -> ranks, where the trace lists them.
         """
         self.listed.update(members)
-        device = whole_numbers(table, "device")
-        is_comm = known_words(table, "kind", KINDS) == COMM
-        if (is_comm & (device >= 0)).any():
-            is_comm &= device >= 0  # the host side of a device collective is the same call again
+        spans = spans_of(table)
+        is_comm = spans.kind == COMM
+        if (is_comm & (spans.device >= 0)).any():
+            is_comm &= spans.device >= 0  # the host side of a device collective is the same call again
         launch = whole_numbers(table, "launch_ns")[is_comm]
         (collective, collectives), (group, names), (dtype, dtypes) = (
             words(table, column) for column in ("collective", "group", "dtype")
@@ -83,6 +82,7 @@ class CommRecord(Struct, eq=False):
         self.num_nameless += int((collective < 0).sum())
         numbers = {name: whole_numbers(table, name)[is_comm] for name in _NUMBERS}
         numbers |= {"step": owning_step(table, is_comm), "launch": launch}
+        numbers |= {"waited": waited_from(spans)[is_comm]}
         order = np.lexsort((numbers["start_ns"], numbers["seq"]))
         present = np.unique(np.stack((collective, group), axis=1), axis=0)
         for which, name in present.tolist():
@@ -112,7 +112,8 @@ class CommRecord(Struct, eq=False):
 def _calls(rank: int, collective: str, column: Mapping[str, Int64], group_size: int) -> RankCalls:
     return RankCalls(
         rank=rank,
-        enter=column["start_ns"],
+        # A message may be sent from the call on, but who receives it is there only when it waits for it.
+        enter=column["waited" if collective == "recv" else "start_ns"],
         exit=column["start_ns"] + column["dur_ns"],
         step=column["step"],
         seq=column["seq"],

@@ -44,6 +44,7 @@ from perfscope.analysis.spans import (
     Spans,
     StepSpan,
     owning_step,
+    waited_from,
     whole_numbers,
     words,
 )
@@ -256,12 +257,14 @@ class RankComm(Struct):
     ) -> None:
         """Calls of one step and group that were made in no layer, in the order in which they began."""
         reduces = np.flatnonzero((calls.collective == "all_reduce") & ~calls.early)
-        buckets, no_buckets = _buckets(calls.elements[reduces], model)
+        num_ranks = groups[int(calls.group[0])].size
+        buckets, no_buckets = _buckets(calls.elements[reduces], model, num_ranks)
         if no_buckets is not None and (calls.reduction[reduces] >= 0).any():
             buckets, no_buckets = _recorded(calls.at(reduces), recorded)
         bucket_of: dict[int, Mapping[str, int] | None] = dict(zip(reduces.tolist(), buckets, strict=False))
-        bucket_of |= _handed_around(calls, model)
-        is_ddp = bool(buckets)
+        bucket_of |= _handed_around(calls, model, num_ranks)
+        carries_gradients = (calls.reduction[reduces] >= 0) & (calls.elements[reduces] > 1)
+        is_ddp = any(buckets) or (bool(buckets) and bool(carries_gradients.any()))
         self.uses[groups[int(calls.group[0])]].has_buckets |= is_ddp
         for row in range(len(calls.start)):
             bucket = bucket_of.get(row)
@@ -328,7 +331,9 @@ def _values(calls: _Calls, row: int) -> list[float]:
     return [float(calls.exposed[row]), float(calls.hidden[row]), begun, sized, size if sized else 0]
 
 
-def _buckets(sizes: Int64, model: ModelParams) -> tuple[Sequence[Bucket | None], Unattributed | None]:
+def _buckets(
+    sizes: Int64, model: ModelParams, num_ranks: int
+) -> tuple[Sequence[Bucket | None], Unattributed | None]:
     """What the all-reduces of a step carry, and why it is not known; nothing where there are none."""
     if not len(sizes):
         return (), None
@@ -336,7 +341,7 @@ def _buckets(sizes: Int64, model: ModelParams) -> tuple[Sequence[Bucket | None],
         return (), Unattributed.NO_SIZES
     if not model.orders[0]:
         return (), Unattributed.NO_PARAMETERS
-    buckets = match_buckets(model.orders, sizes.tolist())
+    buckets = match_buckets(model.orders, sizes.tolist(), num_ranks)
     return (buckets, None) if buckets is not None else ((), Unattributed.NO_BUCKETS)
 
 
@@ -365,30 +370,40 @@ def _reason(calls: _Calls, row: int, *, is_ddp: bool, no_buckets: Unattributed |
     return Unattributed.OUTSIDE_LAYERS if calls.queued[row] else Unattributed.NOT_QUEUED_IN_TRACE
 
 
-def _handed_around(calls: _Calls, model: ModelParams) -> dict[int, Mapping[str, int] | None]:
-    """Gathers and broadcasts of one step that together are all parameters, in some order: row -> layers.
+def _handed_around(calls: _Calls, model: ModelParams, num_ranks: int) -> dict[int, Mapping[str, int] | None]:
+    """Gathers, broadcasts and scattered reductions of one step, of a kind each, that together are all
+    parameters, in some order: row -> layers.
 
-    Optimizers that update a part of the parameters on each rank end with them.
+    Optimizers that update a part of the parameters on each rank begin and end with them.
     """
     found: dict[int, Mapping[str, int] | None] = {}
     width = calls.in_bytes // np.maximum(calls.elements, 1)
     whole = np.where((calls.elements > 0) & (calls.size >= 0), calls.size // np.maximum(width, 1), -1)
-    for collective in ("all_gather", "broadcast"):
+    for collective in ("all_gather", "broadcast", "reduce_scatter"):
         rows = np.flatnonzero((calls.collective == collective) & ~calls.early)
         if len(rows) and model.orders[0]:
             orders = [*model.orders, *(order[::-1] for order in model.orders)]
-            found |= zip(rows.tolist(), match_buckets(orders, whole[rows].tolist()) or (), strict=False)
+            buckets = match_buckets(orders, whole[rows].tolist(), num_ranks)
+            found |= zip(rows.tolist(), buckets or (), strict=False)
     return found
 
 
-def _before_backward(spans: Spans, steps: Sequence[StepSpan], asked: Int64) -> Mask:
-    """Which calls were asked for in a step whose backward pass had not begun."""
-    backward = np.sort(spans.start[(spans.device < 0) & (spans.phase == BACKWARD)])
+def _before_backward(spans: Spans, steps: Sequence[StepSpan], asked: Int64, in_layer: Mask) -> Mask:
+    """Which calls were asked for in a step's forward pass: its layers run, its backward pass has not begun.
+
+    A step that is cut at a backward pass, for want of an optimizer, begins with the update of the one before.
+    """
+    on_host = spans.device < 0
+    forward = np.sort(spans.start[on_host & (spans.phase == FORWARD) & in_layer])
+    backward = np.sort(spans.start[on_host & (spans.phase == BACKWARD)])
     early = np.zeros(len(asked), np.bool_)
     for step in steps:
-        first, last = np.searchsorted(backward, (step.start_ns, step.end_ns))
-        if first < last:
-            early |= (asked >= step.start_ns) & (asked < backward[first])
+        begins, first, last = (
+            *np.searchsorted(forward, (step.start_ns,)),
+            *np.searchsorted(backward, (step.start_ns, step.end_ns)),
+        )
+        if first < last and begins < len(forward):
+            early |= (asked >= forward[begins]) & (asked < backward[first])
     return early
 
 
@@ -469,14 +484,16 @@ def _calls(
     launch = whole_numbers(table, "launch_ns")[rows]
     has_elements = (in_bytes >= 0) & (width > 0)
     is_message = np.isin(collective, _POINT_TO_POINT) & (spans.device[rows] < 0)
-    call, *times = pieces(start, end, np.where(is_message, spans.lane[rows], -1))
+    thread = np.where(is_message, spans.lane[rows], -1)
+    call, *times = pieces(start, end, thread)
+    waited, *waits = pieces(waited_from(spans)[rows], end, thread)
     return _Calls(
         row=rows,
         collective=collective,
         group=group_of,
         layer=layer[rows],
         phase=spans.phase[rows],
-        exposed=summed(call, iv.shares_of(exposed, *times), len(rows)),
+        exposed=summed(waited, iv.shares_of(exposed, *waits), len(rows)),
         hidden=summed(call, iv.shares_of(hidden, *times), len(rows)),
         elements=np.where(has_elements, in_bytes // np.maximum(width, 1), -1),
         integer=is_integer[dtype[rows]],
@@ -488,7 +505,7 @@ def _calls(
         served=served.of(launch, start, spans.lane[rows]),
         in_bytes=in_bytes,
         queued=(spans.device[rows] >= 0) | (launch >= 0),
-        early=_before_backward(spans, steps, np.where(launch >= 0, launch, start)),
+        early=_before_backward(spans, steps, np.where(launch >= 0, launch, start), layer >= 0),
     )
 
 

@@ -160,12 +160,20 @@ class GroupAxes:
         inferred = _inferred(use, collective) or self._by_ranks(group, collective)
         if inferred == Axis.PP and (self._scheme is not None or not _is_chain(group, use)):
             inferred = ""  # a parameter server's messages; a scheme names its pipelines
-        if inferred:
+        is_world = bool(group.size) and group.size == self._world_size
+        # Parameters that no axis divides are averaged over all ranks, those of experts over an axis "dp".
+        if inferred and not (is_world and self._is_another(inferred)):
             return GroupAxis(inferred, inferred=True)
         if description not in _NO_DESCRIPTION:
             return GroupAxis(description)
-        is_world = bool(group.size) and group.size == self._world_size
         return GroupAxis(WORLD if is_world else group.name)
+
+    def _is_another(self, axis: str) -> bool:
+        """Whether groups of some ranks have the name of an axis."""
+        groups = (group for group in self._uses if group.size != self._world_size)
+        return any(
+            axis in (_named(self._descriptions.get(group.name, "")), _named(group.name)) for group in groups
+        )
 
     def _of_scheme(self, group: CommGroup, use: GroupUse, collective: str) -> str:
         """The axis that the scheme gives these ranks; of several the one whose calls it predicts."""

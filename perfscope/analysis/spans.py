@@ -16,7 +16,7 @@ from perfscope.rundir.window_records import CountedLayers, WindowSummary
 
 Mask: TypeAlias = NDArray[np.bool_]
 
-COMPUTE, COMM, COPY, INPUT, OPTIMIZER, HOST, ANNOTATION, RUNTIME, PYTHON = range(len(KINDS))
+COMPUTE, COMM, COPY, INPUT, OPTIMIZER, HOST, ANNOTATION, RUNTIME, PYTHON, WAIT = range(len(KINDS))
 FORWARD, BACKWARD, OPTIMIZER_PHASE, OTHER = range(len(PHASES))
 
 
@@ -33,6 +33,25 @@ class Spans(Struct, frozen=True, kw_only=True, eq=False):
     def union(self, mask: Mask) -> Intervals:
         """The canonical union of the spans in `mask`."""
         return union(self.start[mask], self.end[mask])
+
+
+def waited_from(spans: Spans) -> Int64:
+    """From when on a thread waits for each call of communication, shape (n,); else the span's start.
+
+    A CPU backend's span of a message begins when the message is asked for and ends when the thread has waited
+    for it. What the thread does meanwhile (reading data, say) is not spent on the message.
+    """
+    start = spans.start.copy()
+    on_host = spans.device < 0
+    for lane in np.unique(spans.lane[on_host & (spans.kind == WAIT)]).tolist():
+        of_lane = on_host & (spans.lane == lane)
+        waits, calls = (np.flatnonzero(of_lane & (spans.kind == kind)) for kind in (WAIT, COMM))
+        waits = waits[np.argsort(spans.start[waits], kind="stable")]
+        wait = waits[np.maximum(np.searchsorted(spans.start[waits], spans.end[calls], side="right") - 1, 0)]
+        begin, end = spans.start[wait], spans.end[wait]
+        is_in = (start[calls] <= begin) & (begin <= spans.end[calls]) & (spans.end[calls] <= end)
+        start[calls[is_in]] = begin[is_in]
+    return start
 
 
 def spans_of(table: pa.Table) -> Spans:

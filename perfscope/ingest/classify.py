@@ -65,6 +65,7 @@ class HostClass(IntEnum):
     RUNTIME = 22  # a call of the device's runtime that may block the host
     FRAME = 23  # a Python function that runs long
     INFERENCE_STEP = 24  # a range around one step of an inference server
+    WAIT = 25  # the thread waits for communication
 
 
 FIRST_SCOPE = HostClass.WRAPPER
@@ -234,6 +235,7 @@ def host_class(category: str, name: str) -> HostClass:
 _EXACT = {
     layout.MARK_INPUT: HostClass.INPUT,
     layout.MARK_CLOSURE: HostClass.CLOSURE,
+    layout.MARK_WAIT: HostClass.WAIT,
     "record_param_comms": HostClass.COMM_PARAMETERS,
 }
 _PREFIXES = (

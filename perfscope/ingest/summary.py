@@ -9,7 +9,7 @@ from msgspec import Struct, convert, to_builtins
 from perfscope.rundir.window_records import CountedLayers
 
 # Written into every summary. Raise it when the same trace would give another table.
-INGEST_VERSION = 13
+INGEST_VERSION = 14
 # A note of a file that is no valid JSON and was read whole all the same.
 MENDED = "characters that JSON does not allow were read all the same; nothing is lost by it"
 

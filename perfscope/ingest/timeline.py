@@ -22,7 +22,7 @@ from perfscope.rundir.schema import KINDS
 
 Ints = npt.NDArray[np.int64]
 Small = npt.NDArray[np.int32]
-COMPUTE, COMM, COPY, INPUT, OPTIMIZER, HOST, ANNOTATION, RUNTIME, PYTHON = range(len(KINDS))
+COMPUTE, COMM, COPY, INPUT, OPTIMIZER, HOST, ANNOTATION, RUNTIME, PYTHON, WAIT = range(len(KINDS))
 # A device clock mapped onto the host's may put a kernel a little before its own launch.
 _CLOCK_SLACK_NS = 2_000_000
 ABSENT = int(np.iinfo(np.int64).max)
@@ -410,6 +410,7 @@ def _kinds_of_codes(has_device: bool, has_backend: bool) -> Small:
     kinds[HostClass.INPUT] = INPUT
     kinds[HostClass.RUNTIME] = RUNTIME
     kinds[HostClass.FRAME] = PYTHON
+    kinds[HostClass.WAIT] = WAIT
     kinds[HostClass.COMM] = COMM
     kinds[HostClass.COLLECTIVE_OP] = HOST if has_device or has_backend else COMM
     return kinds

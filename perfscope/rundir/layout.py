@@ -78,6 +78,7 @@ MARK_GROUP = "perfscope.group:"  # + name of a process group, + MARK_PEER + glob
 MARK_PEER = ":peer="
 MARK_SERVES = "perfscope.serves:"  # + axis, layers whose tensors calls inside carry (rundir.served_layers)
 TRACE_REDUCERS = "perfscope.reducer_groups"  # key of a trace: groups of DistributedDataParallel's reducers
+MARK_WAIT = "perfscope.wait"  # the thread waits for calls of communication that it made before
 MARK_SOURCE = "perfscope.source:"  # + rank within its group of the sender of a receive from any source
 
 # How a window's file name ends after its number, and what reads it (ingest/formats). A window has at most one

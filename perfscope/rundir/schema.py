@@ -12,7 +12,10 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-KINDS = ("compute", "comm", "copy", "input", "optimizer", "host", "annotation", "runtime", "python")
+KINDS = (
+    *("compute", "comm", "copy", "input", "optimizer", "host", "annotation", "runtime", "python"),
+    "wait",  # of a thread for communication
+)
 PHASES = ("forward", "backward", "optimizer", "other")
 
 _WORD = pa.dictionary(pa.int32(), pa.string())

@@ -15,7 +15,7 @@ pytest.importorskip("torch")
 from perfscope.vocabulary.communication import Unattributed
 from perfscope.vocabulary.figures import Figure
 from perfscope.vocabulary.findings import GAPS
-from tests.integration import communication_programs as programs
+from tests.integration import communication_programs, hybrid_programs
 from tests.integration.run_support import PERFSCOPE, user_environment
 from tests.integration.test_communication import exact
 
@@ -26,15 +26,20 @@ BY_MESH = (
     *("fsdp2", "fsdp2_kept", "fsdp2_nested", "hsdp", "tp", "fsdp2_tp", "sp", "loss_parallel"),
     *("gpipe", "1f1b", "1f1b_4", "interleaved", "interleaved_3"),
 )
+PROGRAMS = {
+    name: (module.__file__, *program)
+    for module in (communication_programs, hybrid_programs)
+    for name, program in module.PROGRAMS.items()
+}
 OF_A_THREAD = "thread"  # communicates in a helper thread, which a window does not trace
 
 
 def report_of(name: str, folder: Path) -> dict[str, Any]:
     """The JSON report of a recorded program."""
-    ranks = programs.PROGRAMS[name][0]
+    program, ranks, *_ = PROGRAMS[name]
     torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks))
     recorded = (*PERFSCOPE, "run", "-o", "run", "--ceilings", "off", "--sample-interval", "off", "--")
-    for command in ((*recorded, *torchrun, programs.__file__, name), (*PERFSCOPE, "report", "run", "--json")):
+    for command in ((*recorded, *torchrun, program, name), (*PERFSCOPE, "report", "run", "--json")):
         ended = subprocess.run(
             command,
             cwd=folder,
@@ -53,7 +58,7 @@ def report_of(name: str, folder: Path) -> dict[str, Any]:
     "name",
     [
         pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow])
-        for name in programs.PROGRAMS
+        for name in PROGRAMS
         if name != OF_A_THREAD
     ],
 )
@@ -63,7 +68,7 @@ def test_exposed_time_belongs_to_the_layers_and_axes_that_communicate(tmp_path: 
         exact(rank["communication"], rank["breakdown_ns"]["exposed_comm"])
     communication = report["communication"]
     exact(communication, communication["exposed_ns"])
-    truth = programs.PROGRAMS[name][2]
+    truth = PROGRAMS[name][3]
     of_layers = communication["exposed_ns"] - sum(
         entry["exposed_ns"]
         for entry in communication["unattributed"]
@@ -80,6 +85,16 @@ def test_exposed_time_belongs_to_the_layers_and_axes_that_communicate(tmp_path: 
     assert {entry["axis"] for entry in communication["by_axis"]} >= set(truth)
     if name in BY_MESH:
         assert not any(entry["inferred"] for entry in communication["by_axis"] if entry["axis"] in truth)
+
+
+@pytest.mark.slow
+def test_a_rank_that_reads_data_while_its_messages_are_under_way_waits_for_data(tmp_path: Path) -> None:
+    report = report_of("pipeline", tmp_path)
+    first, second = (rank["breakdown_ns"] for rank in report["ranks"])
+    loading = hybrid_programs.MICROBATCHES * hybrid_programs.LOADING_SECONDS * 1e9
+    assert first["input_wait"] >= loading  # a sleep takes at least its time
+    assert first["exposed_comm"] < first["input_wait"]
+    assert second["exposed_comm"] > 0.5 * loading and not second["input_wait"]
 
 
 def test_communication_of_a_helper_thread_is_missing_and_not_zero(tmp_path: Path) -> None:

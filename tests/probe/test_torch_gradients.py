@@ -83,6 +83,33 @@ def test_a_flat_buffer_of_gradients_is_of_all_its_layers(recorded: Recorded, mod
     assert recorded.texts == [served(_0=12 * BYTES, _1=20 * BYTES)]
 
 
+def test_gradients_that_are_packed_are_known_by_their_copy(recorded: Recorded, model: Any) -> None:
+    flat = torch._utils._flatten_dense_tensors([value.grad for value in model.parameters()])
+    dist.all_reduce(flat)
+    dist.all_reduce(flat[9:13])  # the bias of the first layer, and one element of the second
+    del flat
+    dist.all_reduce(torch._utils._flatten_dense_tensors([torch.zeros(3), torch.zeros(4)]))
+    assert recorded.texts == [served(_0=12 * BYTES, _1=20 * BYTES), served(_0=3 * BYTES, _1=1 * BYTES)]
+
+
+def test_gradients_packed_by_a_hook_are_known_while_the_backward_pass_goes_on(
+    recorded: Recorded, model: Any
+) -> None:
+    def reduce(value: Any) -> None:
+        dist.all_reduce(torch._utils._flatten_dense_tensors([model[1].weight.grad, value.grad]))
+        dist.all_reduce(value.grad)  # alone: the node that computed it has a layer
+
+    model[0].bias.register_post_accumulate_grad_hook(reduce)
+    model(torch.ones(2, 3)).sum().backward()
+    assert recorded.texts == [served(_1=15 * BYTES, _0=3 * BYTES)]
+
+
+def test_a_main_gradient_is_of_its_parameter(recorded: Recorded, model: Any) -> None:
+    model[1].weight.grad, model[1].weight.main_grad = None, torch.zeros(5, 3)
+    dist.all_reduce(model[1].weight.main_grad)
+    assert recorded.texts == [served(_1=15 * BYTES)]
+
+
 def test_gradients_of_the_next_step_are_elsewhere(recorded: Recorded, model: Any) -> None:
     dist.all_reduce(model[0].weight.grad)
     kept = [value.grad for value in model.parameters()]

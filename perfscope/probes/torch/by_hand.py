@@ -83,6 +83,9 @@ class ByHand:
         """It has ended, at `now`: a step ends here, if the gradients are used up before the next pass."""
         parameter = self._parameter() if self._parameter is not None else None
         self._left = self._look(parameter) if parameter is not None else None
+        if self._left is None and parameter is not None:  # gradients are moved elsewhere (`main_grad`)
+            self._look = _look
+            self._left = _look(parameter)
         if self._left is not None:  # else no gradient was collected, or not where it can be seen
             self.tracker.update_by_hand(now, self._goes_on)
 

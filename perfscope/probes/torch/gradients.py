@@ -2,7 +2,8 @@
 
 A program that averages gradients after the backward pass, or an optimizer that hands around the parameters it
 has updated, calls collectives while no layer runs. What such a call carries is known by the memory of its
-tensors: that of a parameter or of a gradient, whole or in part. Copies are not recognized.
+tensors: that of a parameter or of a gradient (or of `main_grad`, which Megatron-LM adds up), whole or in
+part, or of a tensor into which `_flatten_dense_tensors` packed several. Other copies are not recognized.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ from __future__ import annotations
 import bisect
 import sys
 import weakref
-from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 from urllib.parse import urlencode
 
 from ...rundir import layout
+from ..frames import around
 from .layers import LayerMarks, field, parts, unwrap
 from .wrapped_calls import WrappedCalls
 
@@ -22,6 +24,9 @@ _METHODS = (
     *("all_gather_single", "allgather_coalesced", "allgather_into_tensor_coalesced", "reduce_scatter"),
     *("_reduce_scatter_base", "reduce_scatter_single", "reduce_scatter_tensor_coalesced"),
 )
+# What packs tensors into one, in torch._C._nn. Never `torch.cat`: a compiled function that calls it would be
+# compiled again.
+_PACKING = "flatten_dense_tensors"
 _SAMPLE = 16  # parameters by which it is noticed that gradients have moved
 _Range = Tuple[int, int]  # addresses of the first byte and of that after the last; (0, 0) = no memory
 _NO_MEMORY = (0, 0)
@@ -41,7 +46,8 @@ class GradientMarks:
         self._roots: Sequence[Any] = ()
         self._starts: List[int] = []  # of the ranges below, in order
         self._ranges: List[Tuple[int, str, Any]] = []  # end, layer, weak reference to the parameter
-        self._sample: List[Tuple[Any, Tuple[_Range, _Range]]] = []
+        self._sample: List[Tuple[Any, Tuple[_Range, ...]]] = []
+        self._packed: List[Tuple[Any, List[Tuple[_Range, str]]]] = []  # weak reference to it, what it holds
 
     def install(self, roots: Sequence[Any]) -> None:
         """From now on mark calls.
@@ -49,42 +55,88 @@ class GradientMarks:
         Args:
             roots: the models, if known.
         """
-        dist: Any = getattr(sys.modules["torch"], "distributed", None)
+        torch = sys.modules["torch"]
+        dist: Any = getattr(torch, "distributed", None)
         if not roots or self._calls.broken or self._calls.active or not _is_in_use(dist):
             return
         self._roots = roots
         for name in _METHODS:
             self._calls.wrap(dist.ProcessGroup, name, self._text)
+        self._calls.replace(torch._C._nn, _PACKING, self._packing)
 
     def remove(self) -> None:
         """The class as it was before."""
         self._calls.remove()
-        self._roots, self._starts, self._ranges, self._sample = (), [], [], []
+        self._roots, self._starts, self._ranges, self._sample, self._packed = (), [], [], [], []
 
     def _text(self, args: tuple, kwargs: dict) -> Optional[str]:
-        if not self._marks.idle or sys.modules["torch"]._C._current_graph_task_id() != -1:
-            return None  # the layer of the call is known
-        tensors = list(_tensors((*args[1:], *kwargs.values())))
-        layers = self._layers_of(tensors)
-        if not layers and self._have_moved():
-            self._look_up()
-            layers = self._layers_of(tensors)
+        layers: Dict[str, int] = {}
+        if self._marks.idle:
+            for (start, stop), layer in self._parts(list(_tensors((*args[1:], *kwargs.values())))):
+                layers[layer] = layers.get(layer, 0) + stop - start
         return layout.MARK_SERVES + urlencode(layers) if layers else None
 
-    def _layers_of(self, tensors: Sequence[Any]) -> Dict[str, int]:
-        """Layer -> bytes, of what of the tensors is known."""
-        layers: Dict[str, int] = {}
-        for begin, end in map(_range, tensors):
-            index = max(bisect.bisect_right(self._starts, begin) - 1, 0)
-            while index < len(self._starts) and self._starts[index] < end:
-                start = self._starts[index]
-                stop, layer, reference = self._ranges[index]
-                parameter = reference()
-                # Else something else is there now.
-                if stop > begin and parameter is not None and (start, stop) in _memory(parameter):
-                    layers[layer] = layers.get(layer, 0) + min(stop, end) - max(start, begin)
-                index += 1
-        return layers
+    def _parts(self, tensors: Sequence[Any], *, packs: bool = False) -> List[Tuple[_Range, str]]:
+        """Where in the tensors, one after the other (offset of the first byte and after the last), what of
+        layers is.
+
+        Args:
+            tensors: of a call.
+            packs: the call puts them into one tensor.
+        """
+        ranges = [_range(tensor) for tensor in tensors]
+        parts = self._packed_in(ranges)
+        is_backward = sys.modules["torch"]._C._current_graph_task_id() != -1
+        if parts or (is_backward and not packs):
+            return parts  # in backward the layer of a call is known, but for packed gradients of several
+        parts = self._known_in(ranges)
+        if not parts and self._have_moved():
+            self._look_up()
+            parts = self._known_in(ranges)
+        return parts
+
+    def _packed_in(self, ranges: Sequence[_Range]) -> List[Tuple[_Range, str]]:
+        if not self._packed:
+            return []
+        self._packed = [entry for entry in self._packed if entry[0]() is not None]
+        places = []
+        for reference, held in self._packed:
+            tensor = reference()
+            start = tensor.data_ptr() if tensor is not None else 0
+            places += [((start + a, start + b), layer) for (a, b), layer in held if start]
+        return _overlaps(ranges, lambda begin, end: places)
+
+    def _known_in(self, ranges: Sequence[_Range]) -> List[Tuple[_Range, str]]:
+        return _overlaps(ranges, self._known_between)
+
+    def _known_between(self, begin: int, end: int) -> Iterator[Tuple[_Range, str]]:
+        index = max(bisect.bisect_right(self._starts, begin) - 1, 0)
+        while index < len(self._starts) and self._starts[index] < end:
+            start = self._starts[index]
+            stop, layer, reference = self._ranges[index]
+            parameter = reference()
+            # Else something else is there now.
+            if parameter is not None and (start, stop) in _memory(parameter):
+                yield (start, stop), layer
+            index += 1
+
+    def _packing(self, original: Any) -> Any:
+        @around(original)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            packed = original(*args, **kwargs)
+            if self._calls.active and self._marks.idle and not self._calls.unseen():
+                try:
+                    self._remember(list(_tensors(args)), packed)
+                except Exception as error:  # noqa: BLE001 - the boundary: the training gets its tensor
+                    self._calls.fail(error)
+            return packed
+
+        return call
+
+    def _remember(self, tensors: Sequence[Any], packed: Any) -> None:
+        parts = self._parts(tensors, packs=True)
+        if parts:
+            self._packed.append((weakref.ref(packed), parts))
 
     def _have_moved(self) -> bool:
         return not self._sample or any(
@@ -116,9 +168,21 @@ def _is_in_use(dist: Any) -> bool:
     return dist is not None and dist.is_available() and dist.is_initialized()
 
 
-def _memory(parameter: Any) -> Tuple[_Range, _Range]:
-    """Of a parameter and of its gradient."""
-    return _range(parameter), _range(parameter.grad if parameter.is_leaf else None)  # torch warns elsewhere
+def _overlaps(ranges: Sequence[_Range], known: Callable[[int, int], Any]) -> List[Tuple[_Range, str]]:
+    """What of ranges that follow each other is known, by its offset; the pieces of `known` are addresses."""
+    parts, offset = [], 0
+    for begin, end in ranges:
+        for (start, stop), layer in known(begin, end):
+            if start < end and stop > begin:
+                parts.append(((offset + max(start, begin) - begin, offset + min(stop, end) - begin), layer))
+        offset += end - begin
+    return parts
+
+
+def _memory(parameter: Any) -> Tuple[_Range, ...]:
+    """Of a parameter and of its gradients."""
+    grad = parameter.grad if parameter.is_leaf else None  # torch warns elsewhere
+    return _range(parameter), _range(grad), _range(getattr(parameter, "main_grad", None))
 
 
 def _range(tensor: Any) -> _Range:

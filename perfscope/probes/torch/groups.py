@@ -6,6 +6,9 @@ so do the operators behind functional collectives (DTensor's, say), which reach 
 calls by itself (DDP's reducer, backward passes of functional collectives) passes no Python and stays
 unmarked; the groups of DDP's reducers are written into the trace instead.
 
+A CPU backend's span of a message lasts until the message has been waited for, so `Work.wait` runs inside
+`perfscope.wait`.
+
 A call of a thread that the trace does not record is counted instead of marked.
 """
 
@@ -88,6 +91,7 @@ class GroupMarks:
             inside = self._note_sent if name in _EXCHANGES else None
             self._calls.wrap(dist.ProcessGroup, name, functools.partial(self._seen, name, text_of), inside)
         self._calls.replace(dist.Work, _SOURCE, self._sourced)
+        self._calls.wrap(dist.Work, "wait", self._waiting)
         self._wrap_functional()
         if roots:
             note_reducers(reducer_groups(roots))
@@ -139,6 +143,9 @@ class GroupMarks:
                     pass
         except Exception as error:  # noqa: BLE001 - the boundary: the call goes on without the note
             self._calls.fail(error)
+
+    def _waiting(self, args: tuple, kwargs: dict) -> Optional[str]:
+        return layout.MARK_WAIT if self._sees("cpu") else None
 
     def _peer(self, group: Any, index: Any) -> str:
         name = group.group_name

@@ -53,6 +53,24 @@ def test_a_cpu_step_is_split_into_its_parts(tmp_path: Path) -> None:
     assert result.device_ns is None and result.idle_host_wait_ns is None
 
 
+def test_a_message_costs_the_time_in_which_the_thread_waits_for_it(tmp_path: Path) -> None:
+    message = comm(100, 700, 0, lane=MAIN, collective="send", peer=1)  # sent at 100, waited for from 750 on
+    computing, loading = span(200, 100, "compute"), span(400, 200, "input")
+    result = rank_of(tmp_path, [message, computing, loading, span(750, 60, "wait")], [(0, 0, 1000)])
+    assert parts(result) == {
+        "compute": 100, "exposed_comm": 50, "copy": 0, "input_wait": 200, "optimizer": 0, "idle": 650,
+    }  # fmt: skip
+    assert result.comm_ns == 150 and result.communication is not None
+    assert (result.communication.exposed_ns, result.communication.by_axis[0].hidden_ns) == (50, 100)
+
+
+def test_a_message_of_a_thread_that_shows_no_wait_is_waited_for_all_the_time(tmp_path: Path) -> None:
+    message = comm(100, 700, 0, lane=MAIN, collective="send", peer=1)
+    elsewhere = span(750, 60, "wait", lane=AUTOGRAD)
+    result = rank_of(tmp_path, [message, elsewhere], [(0, 0, 1000)])
+    assert parts(result)["exposed_comm"] == 700
+
+
 def test_optimizer_operators_hide_communication_like_any_other_work(tmp_path: Path) -> None:
     spans = [comm(0, 100, 0), span(40, 60, "optimizer"), span(50, 40, "compute", phase="optimizer")]
     result = rank_of(tmp_path, spans, [(0, 0, 100)])

@@ -245,5 +245,12 @@ def test_buckets_are_cut_from_the_order_exactly_or_not_at_all(
     assert match_buckets([ORDER], sizes) == expected
 
 
+def test_the_last_bucket_may_be_padded_so_that_the_ranks_share_it_equally() -> None:
+    total = sum(sum(counts) for _, counts in ORDER)
+    whole = {layer: sum(counts) for layer, counts in ORDER if counts}
+    assert match_buckets([ORDER], [total + 3], 4) == [whole]
+    assert match_buckets([ORDER], [total + 3], 3) is None
+
+
 def test_the_second_order_is_tried_when_the_first_does_not_fit() -> None:
     assert match_buckets([ORDER, list(reversed(ORDER))], [55, 10]) == [{"a": 55}, {"c": 10}]
