@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
@@ -25,6 +26,9 @@ class Failure(NamedTuple):
     """What the last of `ATTEMPTS` attempts at a piece ended with."""
 
     reason: str
+
+
+_UNDONE = Failure("not begun")
 
 
 def completed(
@@ -65,6 +69,25 @@ def completed(
     finally:
         for future in waiting:
             future.cancel()
+
+
+def mapped(executor: Executor | None, function: Callable[[_In], _Out], pieces: Sequence[_In]) -> list[_Out]:
+    """What `function` gives for every piece, in order; a piece that no worker can do is done here.
+
+    Args:
+        executor: as of `completed`; None, or one that is closed: this process.
+        function: of one piece.
+        pieces: what to call it with.
+    """
+    done: dict[int, _Out | Failure] = {}
+    if executor is not None:
+        with suppress(ExecutorClosed):
+            done.update(completed(executor, function, pieces))
+    results = (done.get(number, _UNDONE) for number in range(len(pieces)))
+    return [
+        function(piece) if isinstance(result, Failure) else result
+        for piece, result in zip(pieces, results, strict=True)
+    ]
 
 
 def _submitted(executor: Executor, function: Callable[[_In], _Out], piece: _In) -> Future[_Out]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -17,6 +18,9 @@ from perfscope.analysis.results import CollectiveResult, CommGroupResult, Commun
 from perfscope.analysis.source import RunSource
 from perfscope.rundir.scheme_records import SchemeRecord
 from perfscope.vocabulary.links import BETWEEN_HOSTS, LinkClass, NoLink
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
 
 
 def without_unseen(source: RunSource, ranks: RankFiles) -> RankFiles:
@@ -32,7 +36,10 @@ def without_unseen(source: RunSource, ranks: RankFiles) -> RankFiles:
 
 
 def with_communication(
-    source: RunSource, ranks: RankFiles, collectives: Sequence[CollectiveResult]
+    source: RunSource,
+    ranks: RankFiles,
+    collectives: Sequence[CollectiveResult],
+    executor: Executor | None = None,
 ) -> tuple[RankFiles, Communication | None, tuple[CommGroupResult, ...]]:
     """The ranks with their own communication, that of the mean rank, and the groups with their axes.
 
@@ -40,6 +47,7 @@ def with_communication(
         source: the run.
         ranks: of the run.
         collectives: of the run.
+        executor: does the work of each rank; None = this process.
     """
     comm = ranks.traces.layers.comm
     axes = axes_of(
@@ -55,7 +63,7 @@ def with_communication(
         for result in ranks.results
         if result.breakdown_ns is not None and "exposed_comm" not in result.unknown
     }
-    of_rank, whole = communications(comm, axes, exposed, collectives, links)
+    of_rank, whole = communications(comm, axes, exposed, collectives, links, executor)
     results = tuple(
         replace(result, communication=of_rank.get(result.rank)) if result.rank in exposed else result
         for result in ranks.results

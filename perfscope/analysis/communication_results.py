@@ -5,16 +5,21 @@ The parts are rounded together, so that they add up to the exposed communication
 
 from __future__ import annotations
 
+import pickle
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import msgspec
+import numpy as np
 from msgspec import Struct
+from numpy.typing import NDArray
 
 from perfscope.analysis import intervals as iv
 from perfscope.analysis.communication import CommCell, CommSums, RankComm
-from perfscope.analysis.group_axes import CommGroup, GroupAxes, GroupUse
+from perfscope.analysis.communication_record import Kind, RunComm
+from perfscope.analysis.group_axes import GroupAxes, GroupAxis
 from perfscope.analysis.missing import Missing, missing_figure
 from perfscope.analysis.results import (
     CollectiveResult,
@@ -26,6 +31,7 @@ from perfscope.analysis.results import (
 from perfscope.messages import collectives as messages
 from perfscope.messages.lists import joined
 from perfscope.rundir.scheme_records import SchemeRecord
+from perfscope.tasks import mapped
 from perfscope.units import format_ns
 from perfscope.vocabulary.axes import Axis
 from perfscope.vocabulary.causes import Cause
@@ -33,25 +39,11 @@ from perfscope.vocabulary.communication import NoTimes, Unattributed
 from perfscope.vocabulary.figures import Figure
 from perfscope.vocabulary.links import LinkClass, NoLink
 
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
+Float = NDArray[np.float64]
 _ENOUGH_MATCHED = 0.9  # share of an axis' calls without which it has no waits and transfers
-
-
-class RunComm(Struct):
-    """Communication of every rank so far: its sums over the windows, and the number of steps in these."""
-
-    ranks: dict[int, tuple[RankComm, int]] = {}
-
-    @property
-    def uses(self) -> dict[CommGroup, GroupUse]:
-        """What all ranks together call on each group."""
-        uses: dict[CommGroup, GroupUse] = defaultdict(GroupUse)
-        for rank, (comm, _) in self.ranks.items():
-            for group, use in comm.uses.items():
-                uses[group].add(use)
-            for cell in comm.cells:
-                if cell.peer >= 0:
-                    uses[cell.group].links.add((rank, cell.peer))
-        return uses
 
 
 class Link(NamedTuple):
@@ -68,8 +60,9 @@ class RowName(Struct, frozen=True):
     reason: Unattributed | None = None
 
 
-_Kind = tuple[CommGroup, str]  # group and collective
 _Cells = dict[tuple[RowName, str, str], CommSums]  # by row, axis and collective
+_VALUES = attrgetter(*CommSums.__struct_fields__)
+_SUMS = len(CommSums.__struct_fields__)
 
 
 def axes_of(
@@ -92,6 +85,7 @@ def communications(
     exposed_ns: Mapping[int, int],
     collectives: Sequence[CollectiveResult],
     links: Mapping[str, Link],
+    executor: Executor | None = None,
 ) -> tuple[dict[int, Communication], Communication | None]:
     """Of each rank, without waits and transfers, which take several ranks to know; and of the mean rank.
 
@@ -101,35 +95,112 @@ def communications(
         exposed_ns: rank -> that of its mean breakdown.
         collectives: waits and transfers, summed over the windows.
         links: by axis.
+        executor: does the work of each rank; None = this process.
 
     Returns:
         (by rank, without ranks that have no step; None where there is none).
     """
-    traced = {rank: entry for rank, entry in run.ranks.items() if entry[1] and rank in exposed_ns}
+    traced = [rank for rank in run.all_ranks if rank in exposed_ns]
     if not traced:
         return {}, None
-    of_rank = {}
-    mean: _Cells = defaultdict(CommSums)
-    calls: dict[tuple[str, str], float] = defaultdict(float)
-    kinds: dict[_Kind, None] = {}
-    for rank, (comm, num_steps) in traced.items():
-        cells = _cells(comm, rank, num_steps, axes)
-        kinds_of_rank = _kinds(comm)
-        of_rank[rank] = _communication(cells, exposed_ns[rank], _AxisFacts(axes, kinds_of_rank, links))
-        kinds.update(kinds_of_rank)
-        for key, sums in cells.items():
-            _add(mean[key], sums, len(traced))
-        for cell, sums in comm.cells.items():
-            calls[cell.group.name, cell.collective] += sums.num_calls / num_steps / len(traced)
-    facts = _AxisFacts(axes, kinds, links)
-    facts.add_times(collectives, calls)
-    exposed = round(sum(exposed_ns[rank] for rank in traced) / len(traced))
-    return of_rank, _communication(mean, exposed, facts)
+
+    def task(content: bytes, ranks: Iterable[int], kinds: Iterable[Kind]) -> _CommTask:
+        exposed = {rank: exposed_ns[rank] for rank in ranks if rank in exposed_ns}
+        return _CommTask(content, {kind: axes.of(*kind) for kind in kinds}, exposed, links, len(traced))
+
+    of_rank: dict[int, Communication] = {}
+    sums, calls, kinds = _Columns(_SUMS), _Columns(1), dict[Kind, None]()
+    packed = [task(part.content, part.ranks, part.kinds) for part in run.packed]
+    answers = mapped(executor, _of_packed, packed)
+    if run.ranks:
+        answers.append(_of_ranks(run.ranks, task(b"", run.ranks, run.kinds)))
+    for answer in answers:
+        of_rank |= answer.unpacked
+        sums.add(*answer.sums)
+        calls.add(*answer.calls)
+        kinds |= dict.fromkeys(answer.kinds)
+    mean = {key: CommSums(*row) for key, row in sums.items()}
+    facts = _AxisFacts({kind: axes.of(*kind) for kind in kinds}, kinds, links)
+    facts.add_times(collectives, {key: row[0] for key, row in calls.items()})
+    return of_rank, _communication(mean, round(sum(exposed_ns[rank] for rank in traced) / len(traced)), facts)
 
 
-def _kinds(comm: RankComm) -> dict[_Kind, None]:
-    """Of a rank's calls, in order of appearance."""
-    return dict.fromkeys((cell.group, cell.collective) for cell in comm.cells)
+class _CommTask(NamedTuple):
+    """Some ranks, and what of the run their communication needs."""
+
+    content: bytes  # as of PackedComm
+    axes: Mapping[Kind, GroupAxis]
+    exposed_ns: Mapping[int, int]
+    links: Mapping[str, Link]
+    num_traced: int  # ranks of the run
+
+
+class _CommAnswer(NamedTuple):
+    """Of some ranks; arrays of shape (ranks, keys, values) are their shares of the mean rank's."""
+
+    of_rank: bytes | dict[int, Communication]  # bytes: MessagePack, a fifth of the time of pickle
+    sums: tuple[list[Any], Float]  # of keys of _Cells: fields of CommSums
+    calls: tuple[list[Any], Float]  # of group and collective: calls
+    kinds: list[Kind]
+
+    @property
+    def unpacked(self) -> dict[int, Communication]:
+        if isinstance(self.of_rank, bytes):
+            return msgspec.msgpack.decode(self.of_rank, type=dict[int, Communication])
+        return self.of_rank
+
+
+class _Columns:
+    """Rows of ranks, added up one after the other: in any division into tasks to the same bits."""
+
+    def __init__(self, num_values: int) -> None:
+        self._place: dict[Any, int] = {}
+        self._sums = np.zeros((0, num_values))
+
+    def add(self, keys: Sequence[Any], rows: NDArray[np.float64]) -> None:
+        """Takes in later ranks: shape (ranks, keys, values)."""
+        at = np.array([self._place.setdefault(key, len(self._place)) for key in keys], dtype=np.int64)
+        self._sums = np.pad(self._sums, ((0, len(self._place) - len(self._sums)), (0, 0)))
+        for row in rows:
+            self._sums[at] += row
+
+    def items(self) -> Iterable[tuple[Any, list[float]]]:
+        """Key and sums, in order of appearance."""
+        return zip(self._place, self._sums.tolist(), strict=True)
+
+
+def _rows(of_ranks: Sequence[Mapping[Any, Sequence[float]]], num_values: int) -> tuple[list[Any], Float]:
+    keys = list(dict.fromkeys(key for of_rank in of_ranks for key in of_rank))
+    none = (0.0,) * num_values
+    rows = [[of_rank.get(key, none) for key in keys] for of_rank in of_ranks]
+    return keys, np.array(rows, dtype=np.float64).reshape(len(rows), len(keys), num_values)
+
+
+def _of_packed(task: _CommTask) -> _CommAnswer:
+    """What `communications` needs of ranks that another task read."""
+    answer = _of_ranks(pickle.loads(task.content), task)
+    return answer._replace(of_rank=msgspec.msgpack.encode(answer.of_rank))
+
+
+def _of_ranks(ranks: Mapping[int, tuple[RankComm, int]], task: _CommTask) -> _CommAnswer:
+    of_rank: dict[int, Communication] = {}
+    sums: list[dict[Any, Sequence[float]]] = []
+    calls: list[dict[Any, Sequence[float]]] = []
+    every: dict[Kind, None] = {}
+    for rank, exposed_ns in task.exposed_ns.items():
+        comm, num_steps = ranks[rank]
+        kinds = dict.fromkeys((cell.group, cell.collective) for cell in comm.cells)
+        cells = _cells(comm, rank, num_steps, task.axes)
+        of_rank[rank] = _communication(cells, exposed_ns, _AxisFacts(task.axes, kinds, task.links))
+        every |= kinds
+        sums.append(
+            {key: [value / task.num_traced for value in _VALUES(cell)] for key, cell in cells.items()}
+        )
+        of_kind: dict[tuple[str, str], float] = defaultdict(float)
+        for cell, of_cell in comm.cells.items():
+            of_kind[cell.group.name, cell.collective] += of_cell.num_calls / num_steps / task.num_traced
+        calls.append({kind: [number] for kind, number in of_kind.items()})
+    return _CommAnswer(of_rank, _rows(sums, _SUMS), _rows(calls, 1), list(every))
 
 
 class _Times(Struct):
@@ -162,12 +233,14 @@ class _Times(Struct):
 class _AxisFacts:
     """What is known of each axis beside its calls."""
 
-    def __init__(self, axes: GroupAxes, kinds: Iterable[_Kind], links: Mapping[str, Link]) -> None:
+    def __init__(
+        self, axes: Mapping[Kind, GroupAxis], kinds: Iterable[Kind], links: Mapping[str, Link]
+    ) -> None:
         self._links = links
         self._axes = axes
-        self._kinds: dict[str, set[_Kind]] = defaultdict(set)  # of calls, by axis
+        self._kinds: dict[str, set[Kind]] = defaultdict(set)  # of calls, by axis
         for kind in kinds:
-            self._kinds[axes.of(*kind).name].add(kind)
+            self._kinds[axes[kind].name].add(kind)
         self._times: dict[str, _Times] = {}
         self._no_times: dict[str, NoTimes] = dict.fromkeys(self._kinds, NoTimes.ONE_RANK)
 
@@ -213,7 +286,7 @@ class _AxisFacts:
         times, link = self._times.get(axis), self._links.get(axis, Link(None, NoLink.NO_MEMBERS))
         return CommByAxis(
             axis=axis,
-            inferred=any(self._axes.of(*kind).inferred for kind in kinds),
+            inferred=any(self._axes[kind].inferred for kind in kinds),
             group_size=(next(iter(sizes)) or None) if len(sizes) == 1 else None,
             link_class=link.link_class,
             no_link=link.no_link,
@@ -230,11 +303,11 @@ class _AxisFacts:
         )
 
 
-def _cells(comm: RankComm, rank: int, num_steps: int, axes: GroupAxes) -> _Cells:
+def _cells(comm: RankComm, rank: int, num_steps: int, axes: Mapping[Kind, GroupAxis]) -> _Cells:
     """Per mean step of one rank."""
     cells: _Cells = defaultdict(CommSums)
     for cell, sums in comm.cells.items():
-        axis = axes.of(cell.group, cell.collective).name
+        axis = axes[cell.group, cell.collective].name
         _add(cells[row_name(cell, rank, axis), axis, cell.collective], sums, num_steps)
     return cells
 

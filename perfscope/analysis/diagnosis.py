@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
 from perfscope.analysis import advice
+from perfscope.analysis.clocks.fit import ClockFit
+from perfscope.analysis.collective_waits import JudgedCalls
 from perfscope.analysis.collectives import CommAnalysis
 from perfscope.analysis.critical.path import analyze_critical
 from perfscope.analysis.critical.results import CriticalPath
@@ -16,7 +20,8 @@ from perfscope.analysis.experts.results import Experts
 from perfscope.analysis.group_axes import AxisOfCalls
 from perfscope.analysis.machine.host import Host
 from perfscope.analysis.machine.placement import remote_ranks
-from perfscope.analysis.machine.results import MachineAnalysis
+from perfscope.analysis.machine.results import MachineAnalysis, Roofline
+from perfscope.analysis.mainline import LineRecord
 from perfscope.analysis.missing import Missing
 from perfscope.analysis.pipeline.results import Pipeline
 from perfscope.analysis.rank_facts import workload_of, world_size
@@ -28,6 +33,11 @@ from perfscope.analysis.waits.host_conditions import surroundings
 from perfscope.analysis.waits.results import WaitAnalysis
 from perfscope.analysis.whatif.analyze import NOTHING, WhatIfs, analyze_what_ifs
 from perfscope.analysis.whatif.parallel import with_parallel
+from perfscope.messages.advice import TrainingAdvice
+from perfscope.tasks import mapped
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
 
 
 class Why(Struct, frozen=True, kw_only=True):
@@ -48,6 +58,7 @@ def analyze_why(
     machine: tuple[MachineAnalysis | None, Sequence[Host]],
     axis_of: AxisOfCalls,
     parallel: tuple[Pipeline | None, Experts | None] = (None, None),
+    executor: Executor | None = None,
 ) -> Why:
     """Replays a run, explains its waits, finds its critical path; nothing where no window was traced.
 
@@ -59,26 +70,52 @@ def analyze_why(
         machine: what is known of the hosts.
         parallel: pipelines and experts of the run.
         axis_of: axis of the mesh of each kind of call.
+        executor: replays, and explains waits; None = this process.
     """
     lines = ranks.traces.lines
     if not lines.lines:
         return Why()
+    tasks = _tasks(source, ranks, comm, usual_ns, machine, axis_of)
+    (what_ifs, pop, no_replay), waits = mapped(executor, _result_of, tasks)
+    what_ifs = with_parallel(what_ifs, parallel, [rank.breakdown_ns for rank in ranks.results], usual_ns)
+    paths, no_path = analyze_critical(lines, comm.matches, comm.clocks, source)
+    return Why(
+        efficiency=pop,
+        what_ifs=what_ifs,
+        waits=waits,
+        critical_paths=paths,
+        missing=(*no_replay, *what_ifs.missing, *waits.missing, *no_path),
+    )
+
+
+def _tasks(
+    source: RunSource,
+    ranks: RankFiles,
+    comm: CommAnalysis,
+    usual_ns: float | None,
+    machine: tuple[MachineAnalysis | None, Sequence[Host]],
+    axis_of: AxisOfCalls,
+) -> list[Callable[[], Any]]:
+    """The replay, and the waits: what takes most time, and needs not each other."""
     training_advice = advice.training(source.rank_records, workload_of(source))
-    hosts = {line.rank: line.host for ranks in lines.lines.values() for line in ranks.values()}
-    replays, no_replay = make_replays(lines.lines, comm.matches, comm.clocks)
+    lines = ranks.traces.lines
+    hosts = {line.rank: line.host for of_window in lines.lines.values() for line in of_window.values()}
     analyzed, machines = machine
-    what_ifs = analyze_what_ifs(
-        replays.nearest(usual_ns) if replays is not None else None,
-        usual_ns,
-        lines.layers,
-        analyzed.rooflines if analyzed is not None else (),
-        remote_ranks(analyzed, machines),
+    replayed = partial(
+        _replayed,
+        lines,
+        comm.matches,
+        comm.clocks,
+        hosts,
+        usual_ns=usual_ns,
+        rooflines=analyzed.rooflines if analyzed is not None else (),
+        remote=remote_ranks(analyzed, machines),
         wording=training_advice,
         axis_of=axis_of,
+        communicates=bool(comm.collectives),
     )
-    what_ifs = with_parallel(what_ifs, parallel, [rank.breakdown_ns for rank in ranks.results], usual_ns)
-    pop, no_pop = efficiency(replays, hosts, communicates=bool(comm.collectives))
-    waits = analyze_waits(
+    waits_of = partial(
+        analyze_waits,
         lines,
         comm.matches,
         comm.clocks,
@@ -89,11 +126,30 @@ def analyze_why(
         parameters=ranks.parameters,
         loader=training_advice.loader,
     )
-    paths, no_path = analyze_critical(lines, comm.matches, comm.clocks, source)
-    return Why(
-        efficiency=pop,
-        what_ifs=what_ifs,
-        waits=waits,
-        critical_paths=paths,
-        missing=(*no_replay, *no_pop, *what_ifs.missing, *waits.missing, *no_path),
-    )
+    return [replayed, waits_of]
+
+
+def _result_of(function: Callable[[], Any]) -> Any:
+    return function()
+
+
+def _replayed(
+    lines: LineRecord,
+    matches: Sequence[JudgedCalls],
+    clocks: ClockFit,
+    hosts: Mapping[int, str],
+    *,
+    usual_ns: float | None,
+    rooflines: Sequence[Roofline],
+    remote: Sequence[int],
+    wording: TrainingAdvice,
+    axis_of: AxisOfCalls,
+    communicates: bool,
+) -> tuple[WhatIfs, Efficiency | None, tuple[Missing, ...]]:
+    """The what-ifs, the factors of the efficiency, and what is missing of both but of the what-ifs."""
+    replays, no_replay = make_replays(lines.lines, matches, clocks)
+    nearest = replays.nearest(usual_ns) if replays is not None else None
+    layers = lines.layers
+    what_ifs = analyze_what_ifs(nearest, usual_ns, layers, rooflines, remote, wording, axis_of)
+    pop, no_pop = efficiency(replays, hosts, communicates=communicates)
+    return what_ifs, pop, (*no_replay, *no_pop)

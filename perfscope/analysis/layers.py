@@ -25,7 +25,8 @@ from perfscope.analysis import intervals as iv
 from perfscope.analysis.breakdown import Activity
 from perfscope.analysis.buckets import LayerParams
 from perfscope.analysis.communication import COMMUNICATION_COLUMNS, ModelParams, RankComm
-from perfscope.analysis.communication_results import RunComm, missing_of
+from perfscope.analysis.communication_record import RunComm
+from perfscope.analysis.communication_results import missing_of
 from perfscope.analysis.counter_results import LayerCounters
 from perfscope.analysis.missing import Missing, missing_figure
 from perfscope.analysis.results import Communication, LayerResult
@@ -118,7 +119,7 @@ class LayerRecord(Struct):
         self.num_ranks += later.num_ranks
         self.types.update(later.types)
         self.params.update(later.params)
-        self.comm.ranks.update(later.comm.ranks)
+        self.comm.merge(later.comm)
 
 
 class RankLayers(Struct):

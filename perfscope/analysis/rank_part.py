@@ -159,6 +159,13 @@ def read_part(task: RankTask, progress: Progress | None = None) -> RankPart:
     return part
 
 
+def read_packed(task: RankTask) -> RankPart:
+    """The same in a task: what is next needed in another task is packed."""
+    part = read_part(task)
+    part.traces.layers.comm.pack()
+    return part
+
+
 def unread_rank(rank: int, record: RankRecord) -> RankRead:
     """A rank whose steps and windows were not read."""
     return _rank_read(rank, record, (), STEPS.empty_table(), _Windows(), ahead=False)

@@ -18,7 +18,15 @@ from perfscope.analysis.buckets import LayerParams
 from perfscope.analysis.machine.thread_states import ThreadStates
 from perfscope.analysis.missing import Missing, missing_figure
 from perfscope.analysis.rank_facts import runs_ahead
-from perfscope.analysis.rank_part import Progress, RankPart, RankTask, TraceRecord, read_part, unread_rank
+from perfscope.analysis.rank_part import (
+    Progress,
+    RankPart,
+    RankTask,
+    TraceRecord,
+    read_packed,
+    read_part,
+    unread_rank,
+)
 from perfscope.analysis.results import RankResult
 from perfscope.analysis.source import RunSource
 from perfscope.analysis.spans import WindowFacts
@@ -134,7 +142,7 @@ def _read_in_tasks(
     of_tasks = chunks(ranks, max(1, min(MOST_RANKS_OF_TASK, len(ranks) // NUM_TASKS)))
     part = RankPart(traces=TraceRecord(drawn=task.drawn))
     unread: list[int] = []
-    for number, read in _in_order(completed(executor, read_part, [_task_of(task, of) for of in of_tasks])):
+    for number, read in _in_order(completed(executor, read_packed, [_task_of(task, of) for of in of_tasks])):
         of_task = of_tasks[number]
         if isinstance(read, Failure):
             unread += of_task

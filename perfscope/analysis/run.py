@@ -142,7 +142,7 @@ def analyze_run(
     comm = analyze_collectives(
         ranks.traces.comm, ranks.hosts, world_size(source.run, records), num_devices(records)
     )
-    ranks, communication, groups = with_communication(source, ranks, comm.collectives)
+    ranks, communication, groups = with_communication(source, ranks, comm.collectives, executor)
     pipeline, experts, no_parallel = _parallel(ranks, comm, communication)
     counted, no_text = counted_run(windows), advice.training(records).no_layers
     layers, no_layers = layer_results(ranks.traces.layers, communication, counted.layers, no_text)
@@ -152,7 +152,8 @@ def analyze_run(
     ranks = _with_states(ranks, hosts)
     communication = with_ports(communication, machine.wire if machine is not None else ())
     usual_ns, parallel = step_ns.median if step_ns else None, (pipeline, experts)
-    why = analyze_why(source, ranks, comm, usual_ns, (machine, hosts), axis_of_calls(groups), parallel)
+    of_hosts, axis_of = (machine, hosts), axis_of_calls(groups)
+    why = analyze_why(source, ranks, comm, usual_ns, of_hosts, axis_of, parallel, executor)
     bench, no_bench = _bench(source, ranks, comm, no_window)
     whole, no_whole = whole_run(source.run, records, ranks.parts, speed)
     speed = _speed_of_run(speed, bench)

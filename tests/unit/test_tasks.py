@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from perfscope.errors import RunDirectoryError
-from perfscope.tasks import ATTEMPTS, Failure, chunks, completed
+from perfscope.tasks import ATTEMPTS, Failure, chunks, completed, mapped
 
 
 class Flaky:
@@ -49,6 +49,14 @@ def test_what_is_wrong_with_the_run_is_raised_at_once() -> None:
     with pytest.raises(RunDirectoryError, match="piece 5"):
         results(function, [5])
     assert function.calls == {5: 1}
+
+
+def test_results_are_in_order_and_a_piece_that_keeps_failing_is_done_here() -> None:
+    function = Flaky({5: ATTEMPTS})
+    with ThreadPoolExecutor(2) as executor:
+        assert mapped(executor, function, [7, 5, 3]) == [49, 25, 9]
+    assert function.calls == {7: 1, 5: ATTEMPTS + 1, 3: 1}
+    assert mapped(executor, Flaky({}), [7, 5]) == mapped(None, Flaky({}), [7, 5]) == [49, 25]  # closed, none
 
 
 @pytest.mark.parametrize("most", [1, 2, 3, 7, 100])

@@ -9,6 +9,7 @@ median is an evaluation.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 
 import numpy as np
 import pyarrow as pa
@@ -89,7 +90,7 @@ def step_parts(table: pa.Table, durations: Int64) -> StepParts:
         recorded[part] = int(times.sum())
         if part in _PASSES and len(times):
             times = np.maximum(times - int(np.median(times)), 0)
-        timed[part] = np.minimum(times, rest)
+        timed[part] = _shared(np.minimum(times, rest))
         rest = rest - timed[part]
     return StepParts(
         step=whole_numbers(table, "step"),
@@ -100,11 +101,25 @@ def step_parts(table: pa.Table, durations: Int64) -> StepParts:
         timed=timed,
         recorded=recorded,
         rest=rest,
-        passes=_passes(table),
-        written=whole_numbers(table, "written_bytes"),
-        runqueue=whole_numbers(table, "runqueue_ns"),
-        used={name: whole_numbers(table, name) for name in USED},
+        passes=_shared(_passes(table)),
+        written=_shared(whole_numbers(table, "written_bytes")),
+        runqueue=_shared(whole_numbers(table, "runqueue_ns")),
+        used={name: _shared(whole_numbers(table, name)) for name in USED},
     )
+
+
+def _shared(values: Int64) -> Int64:
+    """One array of all ranks for what is the same number in every step, mostly because it is not recorded."""
+    if len(values) and (values == values[0]).all():
+        return _constant(len(values), int(values[0]))
+    return values
+
+
+@lru_cache(maxsize=64)
+def _constant(length: int, value: int) -> Int64:
+    values = np.full(length, value, dtype=np.int64)
+    values.flags.writeable = False
+    return values
 
 
 def traced_shares(ranks: Mapping[int, StepParts]) -> dict[RunPart, dict[int, float]]:
