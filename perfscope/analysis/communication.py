@@ -62,6 +62,7 @@ _ELEMENT_BYTES = (
     (4, ("float", "int")),
 )
 _POINT_TO_POINT = ("send", "recv")
+_OF_OBJECTS = ("all_gather", "gather", "broadcast", "scatter")
 _REDUCTIONS = ("all_reduce", "reduce_scatter")
 _UNIT_RANGES = ("FSDP::all_gather", "FullyShardedDataParallel.")  # of FSDP2 and FSDP1
 
@@ -119,6 +120,7 @@ class _Calls(Struct, frozen=True, eq=False):
     hidden: NDArray[np.float64]  # ns
     elements: Int64  # -1 = not known
     integer: Mask
+    bytewise: Mask  # of bytes
     size: Int64  # bytes, -1 = not known
     in_bytes: Int64  # of the input, likewise
     step: Int64  # -1 = begun outside of the steps
@@ -189,6 +191,11 @@ class RankComm(Struct):
         calls = calls.at(np.flatnonzero((calls.exposed > 0) | (calls.hidden > 0) | (calls.step >= 0)))
         groups, calls = _with_axes(groups, calls, served)
         self._note_uses(calls, groups, layers, has_units=_has_units(table))
+        for row in np.flatnonzero(
+            (calls.served >= 0) & (calls.layer < 0) & (calls.collective == "send")
+        ).tolist():
+            of_layers = served.boundaries[int(calls.served[row])] is None
+            self.uses[groups[int(calls.group[row])]].sends_parameters |= of_layers
         for row in np.flatnonzero(calls.served >= 0).tolist():
             mark = int(calls.served[row])
             boundary = served.boundaries[mark]
@@ -273,7 +280,7 @@ class RankComm(Struct):
             if bucket:
                 self._add_shared(calls, row, groups, bucket)
             else:
-                reason = _reason(calls, row, is_ddp=is_ddp, no_buckets=no_buckets)
+                reason = _reason(calls, row, model, is_ddp=is_ddp, no_buckets=no_buckets)
                 if not recorded.layers and reason is Unattributed.OUTSIDE_LAYERS:
                     reason = Unattributed.NO_LAYERS
                 self._add_row(calls, row, groups, reason=reason)
@@ -356,13 +363,19 @@ def _recorded(
     return buckets, Unattributed.NO_BUCKETS
 
 
-def _reason(calls: _Calls, row: int, *, is_ddp: bool, no_buckets: Unattributed | None) -> Unattributed:
+def _reason(
+    calls: _Calls, row: int, model: ModelParams, *, is_ddp: bool, no_buckets: Unattributed | None
+) -> Unattributed:
     """Why a call that was made in no layer, and is no bucket, has none."""
     collective = calls.collective[row]
-    # The mean of a loss; which parameters were used; new buckets.
-    is_scalar = collective == "all_reduce" and calls.elements[row] == 1
-    beside_buckets = collective in ("all_reduce", "broadcast") and calls.integer[row]
-    if collective == "barrier" or is_scalar or (is_ddp and beside_buckets):
+    # The mean of a loss, the norm of each gradient; which parameters were used; new buckets.
+    num_tensors = sum(len(counts) for _, counts in model.orders[0])
+    is_scalar = collective == "all_reduce" and 0 < calls.elements[row] <= max(num_tensors, 1)
+    # Numbers of bytes, then the bytes, are objects (`all_gather_object`).
+    of_kind = (calls.collective == collective) & calls.integer
+    is_object = collective in _OF_OBJECTS and (calls.integer[row] or (calls.bytewise[row] and of_kind.any()))
+    beside_buckets = is_ddp and collective == "all_reduce" and calls.integer[row]
+    if collective == "barrier" or is_scalar or is_object or beside_buckets:
         return Unattributed.NO_LAYER_TENSORS
     is_gradient = collective == "all_reduce" and not calls.early[row]
     if is_gradient and no_buckets is not None and (calls.reduction[row] >= 0 or not is_ddp):
@@ -497,6 +510,7 @@ def _calls(
         hidden=summed(call, iv.shares_of(hidden, *times), len(rows)),
         elements=np.where(has_elements, in_bytes // np.maximum(width, 1), -1),
         integer=is_integer[dtype[rows]],
+        bytewise=(width == 1) & ~is_integer[dtype[rows]],
         size=size,
         step=np.where(in_steps[rows], np.maximum(owning_step(table)[rows], 0), -1),
         start=start,

@@ -6,7 +6,8 @@ pattern of its ranks. The last two are inferred. A call is of the axis that its 
 one group may serve two: DLRM reduces gradients and exchanges rows of embeddings over the same ranks, and the
 first is data parallelism, the second is not.
 
-- Sends and receives outside of layers are a pipeline. Inside attention they are ring attention.
+- Sends and receives outside of layers are a pipeline, but data parallelism where parameters are sent. Inside
+  attention they are ring attention.
 - An all-to-all in a layer is expert parallelism, in attention sequence parallelism (Ulysses). One whose layer
   is not known, or is an embedding, may be anything.
 - A group on which gradient buckets are reduced is data parallelism, with what else is called on it
@@ -93,6 +94,7 @@ class GroupUse(Struct):
         links: between which ranks (that called, other end) messages outside of layers went.
         has_buckets: gradient buckets were reduced.
         has_units: FSDP2 was at work in the same window.
+        sends_parameters: or gradients, while no layer runs.
     """
 
     collectives: set[str] = set()
@@ -102,6 +104,7 @@ class GroupUse(Struct):
     links: set[tuple[int, int]] = set()
     has_buckets: bool = False
     has_units: bool = False
+    sends_parameters: bool = False
 
     @property
     def is_sharded(self) -> bool:
@@ -117,6 +120,7 @@ class GroupUse(Struct):
         self.links |= other.links
         self.has_buckets |= other.has_buckets
         self.has_units |= other.has_units
+        self.sends_parameters |= other.sends_parameters
 
 
 class GroupAxes:
@@ -256,4 +260,4 @@ def _of_exchange(use: GroupUse, collective: str) -> str:
         return Axis.SP.value if in_attention else Axis.EP.value
     if use.layers:
         return Axis.CP.value if in_attention else ""
-    return Axis.PP.value
+    return Axis.DP.value if use.sends_parameters else Axis.PP.value

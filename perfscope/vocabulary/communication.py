@@ -10,7 +10,7 @@ UNKNOWN_GROUP = "unknown"
 class Unattributed(str, Enum):
     """Why a call of communication has no layer. The value is the code in the JSON report."""
 
-    NO_LAYER_TENSORS = "no_layer_tensors"  # a barrier, a scalar, bookkeeping of DistributedDataParallel
+    NO_LAYER_TENSORS = "no_layer_tensors"  # a barrier, a scalar, norms, objects, bookkeeping of DDP
     OUTSIDE_STEPS = "outside_steps"  # begun before the traced steps, or between them
     OUTSIDE_LAYERS = "outside_layers"  # made while no layer ran, and no gradient bucket
     NOT_QUEUED_IN_TRACE = "not_queued_in_trace"  # the operator that queued it is not in the trace

@@ -19,7 +19,7 @@ from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from tests.integration.communication_programs import LINEAR, STEPS, WIDTH, Block, Net, mesh_of
+from tests.integration.communication_programs import LINEAR, STEPS, UNITS, WIDTH, Block, Net, mesh_of
 
 Parameters = list[nn.Parameter]
 LOADING_SECONDS = 0.01  # of each microbatch of `pipeline`
@@ -197,6 +197,36 @@ def clipped() -> None:
         optimizer.zero_grad()
 
 
+def with_objects() -> None:
+    """Each step gathers its metrics as objects and broadcasts a flag."""
+    model = nn.parallel.DistributedDataParallel(Net())
+    optimizer = torch.optim.SGD(model.parameters(), 0.001)
+    for step in range(STEPS):
+        backward_of(model)
+        optimizer.step()
+        optimizer.zero_grad()
+        dist.all_gather_object([None] * dist.get_world_size(), {"step": step})
+        dist.broadcast_object_list([step], 0)
+
+
+def sharded_and_clipped() -> None:
+    """HSDP that accumulates two passes and clips by the norm, whose parts are of all parameters."""
+    from torch.distributed.fsdp import fully_shard
+
+    mesh, model = mesh_of(dp_replicate=2, fsdp=2), Net()
+    for block in model.blocks:
+        fully_shard(block, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    optimizer = torch.optim.AdamW(model.parameters(), 0.001)
+    for _ in range(STEPS):
+        for last in (False, True):
+            model.set_requires_gradient_sync(last)
+            backward_of(model)
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+
+
 class _Exchange(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, sent: list[int], got: list[int], group: Any) -> torch.Tensor:
@@ -305,6 +335,8 @@ PROGRAMS: dict[str, tuple[int, Callable[[], None], dict[str, set[str]]]] = {
     "buckets_by_hand": (2, buckets_by_hand, {"dp": LINEAR}),
     "divided_with_norms": (4, divided_with_norms, {"tp": DIVIDED | {"0", "1"}, "dp": DIVIDED}),
     "clipped": (2, clipped, {"tp": {"1", "2"}}),
+    "with_objects": (2, with_objects, {"dp": LINEAR}),
+    "sharded_and_clipped": (4, sharded_and_clipped, {"fsdp": UNITS, "dp_replicate": UNITS}),
     "experts_by_hand": (
         4,
         experts_by_hand,

@@ -104,6 +104,15 @@ def test_gradients_packed_by_a_hook_are_known_while_the_backward_pass_goes_on(
     assert recorded.texts == [served(_1=15 * BYTES, _0=3 * BYTES)]
 
 
+def test_a_message_of_parameters_is_of_their_layer(recorded: Recorded, model: Any) -> None:
+    group = dist.group.WORLD
+    with pytest.raises(RuntimeError):
+        group.send([model[0].weight.data], 0, 0)  # gloo: not to itself
+    with pytest.raises(RuntimeError):
+        group.send([torch.zeros(9)], 0, 0)
+    assert recorded.texts == [served(_0=9 * BYTES)]
+
+
 def test_a_main_gradient_is_of_its_parameter(recorded: Recorded, model: Any) -> None:
     model[1].weight.grad, model[1].weight.main_grad = None, torch.zeros(5, 3)
     dist.all_reduce(model[1].weight.main_grad)

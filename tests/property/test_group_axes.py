@@ -158,6 +158,20 @@ def test_messages_are_a_pipeline_only_between_neighbors(links: set[tuple[int, in
     assert axes.of(group, "send").name == axis
 
 
+def test_messages_of_parameters_are_data_parallelism() -> None:
+    group = CommGroup("0", (0, 1, 2, 3), 4)
+    use = GroupUse(collectives={"send", "recv"}, links={(0, 1), (1, 2)}, sends_parameters=True)
+    axes = GroupAxes(None, {}, {group: use}, 4)
+    assert axes.of(group, "send") == axes.of(group, "recv") == GroupAxis("dp", inferred=True)
+
+
+def test_all_ranks_are_no_part_of_a_mesh_axis_that_has_the_inferred_name() -> None:
+    world, experts = CommGroup("0", (0, 1, 2, 3), 4), CommGroup("1", (0, 2), 2)
+    uses = {world: USES["dp"], experts: USES["dp"]}
+    assert GroupAxes(None, {"1": "mesh_dp"}, uses, 4).of(world, "all_reduce") == GroupAxis("world")
+    assert GroupAxes(None, {"1": "mesh_ep"}, uses, 4).of(world, "all_reduce").name == "dp"
+
+
 @pytest.mark.parametrize(
     ("layers", "axis"),
     [

@@ -9,6 +9,7 @@ part, or of a tensor into which `_flatten_dense_tensors` packed several. Other c
 from __future__ import annotations
 
 import bisect
+import functools
 import sys
 import weakref
 from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
@@ -62,6 +63,7 @@ class GradientMarks:
         self._roots = roots
         for name in _METHODS:
             self._calls.wrap(dist.ProcessGroup, name, self._text)
+        self._calls.wrap(dist.ProcessGroup, "send", functools.partial(self._text, is_message=True))
         self._calls.replace(torch._C._nn, _PACKING, self._packing)
 
     def remove(self) -> None:
@@ -69,20 +71,25 @@ class GradientMarks:
         self._calls.remove()
         self._roots, self._starts, self._ranges, self._sample, self._packed = (), [], [], [], []
 
-    def _text(self, args: tuple, kwargs: dict) -> Optional[str]:
+    def _text(self, args: tuple, kwargs: dict, *, is_message: bool = False) -> Optional[str]:
+        """Of a call; a message is looked for among what is known already, because pipelines send many."""
         layers: Dict[str, int] = {}
         if self._marks.idle:
-            for (start, stop), layer in self._parts(list(_tensors((*args[1:], *kwargs.values())))):
+            tensors = list(_tensors((*args[1:], *kwargs.values())))
+            for (start, stop), layer in self._parts(tensors, look=not is_message or not self._sample):
                 layers[layer] = layers.get(layer, 0) + stop - start
         return layout.MARK_SERVES + urlencode(layers) if layers else None
 
-    def _parts(self, tensors: Sequence[Any], *, packs: bool = False) -> List[Tuple[_Range, str]]:
+    def _parts(
+        self, tensors: Sequence[Any], *, packs: bool = False, look: bool = True
+    ) -> List[Tuple[_Range, str]]:
         """Where in the tensors, one after the other (offset of the first byte and after the last), what of
         layers is.
 
         Args:
             tensors: of a call.
             packs: the call puts them into one tensor.
+            look: for gradients that have moved.
         """
         ranges = [_range(tensor) for tensor in tensors]
         parts = self._packed_in(ranges)
@@ -90,7 +97,7 @@ class GradientMarks:
         if parts or (is_backward and not packs):
             return parts  # in backward the layer of a call is known, but for packed gradients of several
         parts = self._known_in(ranges)
-        if not parts and self._have_moved():
+        if not parts and look and self._have_moved():
             self._look_up()
             parts = self._known_in(ranges)
         return parts
