@@ -24,44 +24,35 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import pyarrow as pa
 from msgspec import Struct, field
-from msgspec.structs import replace
-from numpy.typing import NDArray
 
-from perfscope.analysis import intervals as iv
 from perfscope.analysis.breakdown import Activity
 from perfscope.analysis.buckets import Bucket, LayerParams, match_buckets
-from perfscope.analysis.call_pieces import pieces, summed
-from perfscope.analysis.comm_record import payload
-from perfscope.analysis.group_axes import EXCHANGES, NAMELESS, CommGroup, GroupUse
+from perfscope.analysis.group_axes import EXCHANGES, CommGroup, GroupUse
 from perfscope.analysis.intervals import Int64
 from perfscope.analysis.recorded_buckets import RecordedBuckets, recorded_buckets
-from perfscope.analysis.served_layers import Boundary, ServedLayers, served_layers
+from perfscope.analysis.served_layers import Boundary, served_layers
 from perfscope.analysis.spans import (
-    BACKWARD,
-    COMM,
     FORWARD,
     Mask,
     Spans,
     StepSpan,
-    owning_step,
-    waited_from,
-    whole_numbers,
     words,
 )
-from perfscope.vocabulary.communication import DEFAULT_GROUP, Unattributed
+from perfscope.analysis.window_calls import (
+    POINT_TO_POINT,
+    WindowCalls,
+    calls_of,
+    groups_of,
+    rows_of,
+    with_axes,
+)
+from perfscope.vocabulary.communication import Unattributed
 
 COMMUNICATION_COLUMNS = (
     *("start_ns", "dur_ns", "device", "lane", "kind", "phase", "step", "launch_step", "launch_ns", "layer"),
     *("name", "collective", "group", "group_size", "in_bytes", "out_bytes", "dtype", "peer"),
     "bytes_written",
 )
-_ELEMENT_BYTES = (
-    (8, ("double", "float64", "int64", "long")),
-    (2, ("half", "bfloat16", "float16", "int16", "short")),
-    (1, ("float8", "int8", "char", "byte", "bool")),
-    (4, ("float", "int")),
-)
-_POINT_TO_POINT = ("send", "recv")
 _OF_OBJECTS = ("all_gather", "gather", "broadcast", "scatter")
 _REDUCTIONS = ("all_reduce", "reduce_scatter")
 _UNIT_RANGES = ("FSDP::all_gather", "FullyShardedDataParallel.")  # of FSDP2 and FSDP1
@@ -108,34 +99,6 @@ class ModelParams(Struct, frozen=True, kw_only=True):
     norm: Mapping[str, int]
 
 
-class _Calls(Struct, frozen=True, eq=False):
-    """Communication of one window; every field has shape (n,)."""
-
-    row: NDArray[np.int64]
-    collective: NDArray[np.str_]
-    group: NDArray[np.int64]  # index into the window's groups
-    layer: NDArray[np.int32]  # -1 = none
-    phase: NDArray[np.int32]
-    exposed: NDArray[np.float64]  # ns
-    hidden: NDArray[np.float64]  # ns
-    elements: Int64  # -1 = not known
-    integer: Mask
-    bytewise: Mask  # of bytes
-    size: Int64  # bytes, -1 = not known
-    in_bytes: Int64  # of the input, likewise
-    step: Int64  # -1 = begun outside of the steps
-    start: Int64
-    peer: Int64
-    reduction: Int64  # index into the window's all-reduces of gradients; -1 = none of them
-    served: Int64  # index into the window's shares of layers; -1 = none
-    queued: Mask  # whether the trace says when, and so in which layer, it was asked for
-    early: Mask  # asked for before the backward pass of its step: it has no gradients
-
-    def at(self, rows: NDArray[np.int64]) -> _Calls:
-        """Those rows."""
-        return _Calls(*(getattr(self, name)[rows] for name in self.__struct_fields__))
-
-
 class LabeledCall(NamedTuple):
     """What one call, a row of its window, belongs to; several entries where it serves several layers."""
 
@@ -180,16 +143,16 @@ class RankComm(Struct):
             model: of the rank.
             members: process group name -> ranks, where that is known.
         """
-        rows = _rows(spans, steps)
+        rows = rows_of(spans, steps)
         if not len(rows):
             return
-        groups, group_of = _groups(table, rows, members)
+        groups, group_of = groups_of(table, rows, members)
         layer, layers = words(table, "layer")
         recorded = recorded_buckets(table, spans)
         served = served_layers(table, spans)
-        calls = _calls(table, spans, act, steps, in_steps, rows, group_of, layer, recorded, served)
+        calls = calls_of(table, spans, act, steps, in_steps, rows, group_of, layer, recorded, served)
         calls = calls.at(np.flatnonzero((calls.exposed > 0) | (calls.hidden > 0) | (calls.step >= 0)))
-        groups, calls = _with_axes(groups, calls, served)
+        groups, calls = with_axes(groups, calls, served)
         self._note_uses(calls, groups, layers, has_units=_has_units(table))
         for row in np.flatnonzero(
             (calls.served >= 0) & (calls.layer < 0) & (calls.collective == "send")
@@ -207,7 +170,7 @@ class RankComm(Struct):
         calls = calls.at(np.flatnonzero(calls.served < 0))
         self._add_layers(calls.at(np.flatnonzero(calls.layer >= 0)), groups, layers)
         outside = calls.at(np.flatnonzero(calls.layer < 0))
-        is_message = np.isin(outside.collective, _POINT_TO_POINT)
+        is_message = np.isin(outside.collective, POINT_TO_POINT)
         early = ~is_message & (outside.step < 0)
         for row in np.flatnonzero(is_message).tolist():
             self._add_message(outside, row, groups)
@@ -221,7 +184,7 @@ class RankComm(Struct):
             self._add_step(in_order, groups, model, recorded)
 
     def _note_uses(
-        self, calls: _Calls, groups: Sequence[CommGroup], layers: Sequence[str], *, has_units: bool
+        self, calls: WindowCalls, groups: Sequence[CommGroup], layers: Sequence[str], *, has_units: bool
     ) -> None:
         for index in np.unique(calls.group).tolist():
             of_group = calls.group == index
@@ -238,7 +201,7 @@ class RankComm(Struct):
             if not use.is_sharded:
                 use.has_buckets |= bool((reduces & np.isin(calls.collective, _REDUCTIONS)).any())
 
-    def _add_layers(self, calls: _Calls, groups: Sequence[CommGroup], layers: Sequence[str]) -> None:
+    def _add_layers(self, calls: WindowCalls, groups: Sequence[CommGroup], layers: Sequence[str]) -> None:
         """Calls whose layer is known."""
         if not len(calls.start):
             return
@@ -260,7 +223,7 @@ class RankComm(Struct):
                 self.labels.append(LabeledCall(row, cell, 1.0))
 
     def _add_step(
-        self, calls: _Calls, groups: Sequence[CommGroup], model: ModelParams, recorded: RecordedBuckets
+        self, calls: WindowCalls, groups: Sequence[CommGroup], model: ModelParams, recorded: RecordedBuckets
     ) -> None:
         """Calls of one step and group that were made in no layer, in the order in which they began."""
         reduces = np.flatnonzero((calls.collective == "all_reduce") & ~calls.early)
@@ -285,7 +248,7 @@ class RankComm(Struct):
                     reason = Unattributed.NO_LAYERS
                 self._add_row(calls, row, groups, reason=reason)
 
-    def _add_message(self, calls: _Calls, row: int, groups: Sequence[CommGroup]) -> None:
+    def _add_message(self, calls: WindowCalls, row: int, groups: Sequence[CommGroup]) -> None:
         """A send or receive outside of layers."""
         collective = str(calls.collective[row])
         cell = CommCell(
@@ -299,7 +262,7 @@ class RankComm(Struct):
         self._take(cell, _values(calls, row), int(calls.row[row]))
 
     def _add_shared(
-        self, calls: _Calls, row: int, groups: Sequence[CommGroup], weights: Mapping[str, int]
+        self, calls: WindowCalls, row: int, groups: Sequence[CommGroup], weights: Mapping[str, int]
     ) -> None:
         """A call that several layers share."""
         total = sum(weights.values())
@@ -308,7 +271,7 @@ class RankComm(Struct):
 
     def _add_row(
         self,
-        calls: _Calls,
+        calls: WindowCalls,
         row: int,
         groups: Sequence[CommGroup],
         *,
@@ -331,7 +294,7 @@ class RankComm(Struct):
         sums.num_bytes += num_bytes
 
 
-def _values(calls: _Calls, row: int) -> list[float]:
+def _values(calls: WindowCalls, row: int) -> list[float]:
     """As the fields of CommSums."""
     begun, size = bool(calls.step[row] >= 0), int(calls.size[row])
     sized = begun and size >= 0
@@ -353,7 +316,7 @@ def _buckets(
 
 
 def _recorded(
-    reduces: _Calls, recorded: RecordedBuckets
+    reduces: WindowCalls, recorded: RecordedBuckets
 ) -> tuple[Sequence[Bucket | None], Unattributed | None]:
     """What the all-reduces of a step carry by the gradients before them, and why some do not say."""
     pairs = zip(reduces.reduction.tolist(), reduces.in_bytes.tolist(), strict=True)
@@ -364,7 +327,7 @@ def _recorded(
 
 
 def _reason(
-    calls: _Calls, row: int, model: ModelParams, *, is_ddp: bool, no_buckets: Unattributed | None
+    calls: WindowCalls, row: int, model: ModelParams, *, is_ddp: bool, no_buckets: Unattributed | None
 ) -> Unattributed:
     """Why a call that was made in no layer, and is no bucket, has none."""
     collective = calls.collective[row]
@@ -383,7 +346,9 @@ def _reason(
     return Unattributed.OUTSIDE_LAYERS if calls.queued[row] else Unattributed.NOT_QUEUED_IN_TRACE
 
 
-def _handed_around(calls: _Calls, model: ModelParams, num_ranks: int) -> dict[int, Mapping[str, int] | None]:
+def _handed_around(
+    calls: WindowCalls, model: ModelParams, num_ranks: int
+) -> dict[int, Mapping[str, int] | None]:
     """Gathers, broadcasts and scattered reductions of one step, of a kind each, that together are all
     parameters, in some order: row -> layers.
 
@@ -401,133 +366,12 @@ def _handed_around(calls: _Calls, model: ModelParams, num_ranks: int) -> dict[in
     return found
 
 
-def _before_backward(spans: Spans, steps: Sequence[StepSpan], asked: Int64, in_layer: Mask) -> Mask:
-    """Which calls were asked for in a step's forward pass: its layers run, its backward pass has not begun.
-
-    A step that is cut at a backward pass, for want of an optimizer, begins with the update of the one before.
-    """
-    on_host = spans.device < 0
-    forward = np.sort(spans.start[on_host & (spans.phase == FORWARD) & in_layer])
-    backward = np.sort(spans.start[on_host & (spans.phase == BACKWARD)])
-    early = np.zeros(len(asked), np.bool_)
-    for step in steps:
-        begins, first, last = (
-            *np.searchsorted(forward, (step.start_ns,)),
-            *np.searchsorted(backward, (step.start_ns, step.end_ns)),
-        )
-        if first < last and begins < len(forward):
-            early |= (asked >= forward[begins]) & (asked < backward[first])
-    return early
-
-
-def _carries_buffers(calls: _Calls, row: int, model: ModelParams) -> bool:
+def _carries_buffers(calls: WindowCalls, row: int, model: ModelParams) -> bool:
     """A broadcast of all running means and variances at once, or of all counts of batches."""
     sizes = (2 * sum(model.norm.values()), len(model.norm)) if model.norm else ()
     return bool(calls.collective[row] == "broadcast" and calls.elements[row] in sizes)
 
 
-def _rows(spans: Spans, steps: Sequence[StepSpan]) -> NDArray[np.int64]:
-    """Communication during the steps: the devices' where the trace has devices, else the host's."""
-    comm = spans.kind == COMM
-    if (spans.device >= 0).any():
-        comm &= spans.device >= 0
-    if steps:
-        begin, end = min(step.start_ns for step in steps), max(step.end_ns for step in steps)
-        comm &= (spans.start < end) & (spans.end > begin)
-    return np.flatnonzero(comm)
-
-
-def _groups(
-    table: pa.Table, rows: NDArray[np.int64], members: Mapping[str, tuple[int, ...]]
-) -> tuple[list[CommGroup], NDArray[np.int64]]:
-    """The groups of the rows, and which is whose, shape (len(rows),)."""
-    code, names = words(table, "group")
-    code, sizes = code[rows].astype(np.int64), whole_numbers(table, "group_size")[rows]
-    present, group_of = np.unique(code, return_inverse=True)
-    groups = []
-    for index, number in enumerate(present.tolist()):
-        name = names[number] if number >= 0 else DEFAULT_GROUP
-        ranks = members.get(name, ())
-        size = max(int(sizes[group_of.ravel() == index].max()), len(ranks), 0)
-        groups.append(CommGroup(name, ranks, size))
-    return groups, group_of.ravel().astype(np.int64)
-
-
-def _with_axes(
-    groups: Sequence[CommGroup], calls: _Calls, served: ServedLayers
-) -> tuple[list[CommGroup], _Calls]:
-    """Calls of an axis that the program says have a group of their own."""
-    result, group = [*groups], calls.group.copy()
-    said = np.array([bool(axis) for axis in (*served.axes, "")])[calls.served]
-    for of_group, index in np.unique(np.stack((group, calls.served), axis=1)[said], axis=0).tolist():
-        named = groups[of_group]._replace(axis=served.axes[index])
-        if named not in result:
-            result.append(named)
-        group[(calls.group == of_group) & (calls.served == index)] = result.index(named)
-    return result, replace(calls, group=group)
-
-
-def _calls(
-    table: pa.Table,
-    spans: Spans,
-    act: Activity,
-    steps: Sequence[StepSpan],
-    in_steps: Mask,
-    rows: NDArray[np.int64],
-    group_of: NDArray[np.int64],
-    layer: NDArray[np.int32],
-    recorded: RecordedBuckets,
-    served: ServedLayers,
-) -> _Calls:
-    bounds = np.array([[step.start_ns, step.end_ns] for step in steps], dtype=np.int64).reshape(-1, 2)
-    comm = iv.intersect(act.comm, iv.union(bounds[:, 0], bounds[:, 1]))
-    exposed, hidden = iv.subtract(comm, act.useful), iv.intersect(comm, act.useful)
-    start, end = spans.start[rows], spans.end[rows]
-    code, names = words(table, "collective")
-    collective = np.array([*names, NAMELESS])[code[rows]]
-    in_bytes, out_bytes = (whole_numbers(table, column)[rows] for column in ("in_bytes", "out_bytes"))
-    group_size = whole_numbers(table, "group_size")[rows]
-    size = np.full(len(rows), -1, dtype=np.int64)
-    for name, ranks in {*zip(collective.tolist(), group_size.tolist(), strict=True)}:
-        alike = (collective == name) & (group_size == ranks)
-        size[alike] = payload(name, in_bytes[alike], out_bytes[alike], ranks)
-    dtype, dtypes = words(table, "dtype")
-    width = np.array([*map(_element_bytes, dtypes), 0], dtype=np.int64)[dtype[rows]]
-    is_integer = np.array([*(text.lower().startswith(("int", "long")) for text in dtypes), False])
-    launch = whole_numbers(table, "launch_ns")[rows]
-    has_elements = (in_bytes >= 0) & (width > 0)
-    is_message = np.isin(collective, _POINT_TO_POINT) & (spans.device[rows] < 0)
-    thread = np.where(is_message, spans.lane[rows], -1)
-    call, *times = pieces(start, end, thread)
-    waited, *waits = pieces(waited_from(spans)[rows], end, thread)
-    return _Calls(
-        row=rows,
-        collective=collective,
-        group=group_of,
-        layer=layer[rows],
-        phase=spans.phase[rows],
-        exposed=summed(waited, iv.shares_of(exposed, *waits), len(rows)),
-        hidden=summed(call, iv.shares_of(hidden, *times), len(rows)),
-        elements=np.where(has_elements, in_bytes // np.maximum(width, 1), -1),
-        integer=is_integer[dtype[rows]],
-        bytewise=(width == 1) & ~is_integer[dtype[rows]],
-        size=size,
-        step=np.where(in_steps[rows], np.maximum(owning_step(table)[rows], 0), -1),
-        start=start,
-        peer=whole_numbers(table, "peer")[rows],
-        reduction=recorded.of(launch),
-        served=served.of(launch, start, spans.lane[rows]),
-        in_bytes=in_bytes,
-        queued=(spans.device[rows] >= 0) | (launch >= 0),
-        early=_before_backward(spans, steps, np.where(launch >= 0, launch, start), layer >= 0),
-    )
-
-
 def _has_units(table: pa.Table) -> bool:
     _, names = words(table, "name")
     return any(name.startswith(_UNIT_RANGES) for name in names)
-
-
-def _element_bytes(dtype: str) -> int:
-    lowered = dtype.lower()
-    return next((size for size, names in _ELEMENT_BYTES if any(name in lowered for name in names)), 0)
