@@ -55,12 +55,16 @@ def batch_script(job: JobRequest) -> str:
 
 def header(job: JobRequest) -> list[str]:
     """The #SBATCH lines. Raises UsageError where a value is not allowed in one."""
-    lines = [
-        directive("job-name", job.name),
-        directive("nodes", str(job.nodes)),
-        directive("ntasks-per-node", str(job.tasks_per_node)),
-    ]
+    log = (("output", job.log), ("open-mode", "append"))
+    return [directive(name, value) for name, value in (*options_of(job), *log)]
+
+
+def options_of(job: JobRequest) -> list[tuple[str, str | None]]:
+    """What a job is asked for, by the names of sbatch and salloc; None = without a value."""
     valued = (
+        ("job-name", job.name),
+        ("nodes", str(job.nodes)),
+        ("ntasks-per-node", str(job.tasks_per_node)),
         ("cpus-per-task", None if job.cpus_per_task is None else str(job.cpus_per_task)),
         ("gpus-per-node", job.gpus_per_node),
         ("mem", job.mem),
@@ -71,13 +75,12 @@ def header(job: JobRequest) -> list[str]:
         ("time", job.time),
         ("array", job.array),
     )
-    lines += [directive(name, value) for name, value in valued if value is not None]
+    options: list[tuple[str, str | None]] = [(name, value) for name, value in valued if value is not None]
     if job.exclusive:
-        lines.append(directive("exclusive"))
+        options.append(("exclusive", None))
     if job.requeue is not None:
-        lines.append(directive("requeue" if job.requeue else "no-requeue"))
-    lines += [directive(name, value) for name, value in job.options]
-    return [*lines, directive("output", job.log), directive("open-mode", "append")]
+        options.append(("requeue" if job.requeue else "no-requeue", None))
+    return [*options, *job.options]
 
 
 def environment(job: JobRequest) -> list[str]:
