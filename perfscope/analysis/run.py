@@ -20,6 +20,7 @@ from perfscope.analysis.bench_traced import traced_figures
 from perfscope.analysis.clocks.wall import step_notes
 from perfscope.analysis.collective_waits import JudgedCalls
 from perfscope.analysis.collectives import CommAnalysis, analyze_collectives
+from perfscope.analysis.collector import collector_off
 from perfscope.analysis.communication_of_run import (
     axis_of_calls,
     with_communication,
@@ -123,6 +124,7 @@ class _Figures(Struct, frozen=True, kw_only=True):
     missing: tuple[Missing, ...]
 
 
+@collector_off()
 def analyze_run(
     source: RunSource, *, executor: Executor | None = None, progress: Progress | None = None
 ) -> RunAnalysis:

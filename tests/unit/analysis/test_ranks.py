@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import pickle
 import random
 import threading
@@ -94,6 +95,16 @@ def test_ranks_whose_task_keeps_failing_are_missing_and_the_others_are_reported(
     with_steps = [rank.rank for rank in analysis.ranks if rank.breakdown_ns is not None]
     assert with_steps == [0, 1, 2, 4, 5, 6, 7]
     assert not any(3 in entry.ranks for entry in analysis.missing if entry.cause is not Cause.TASK_FAILED)
+
+
+def test_the_cycle_collector_is_on_again_after_an_analysis(tmp_path: Path) -> None:
+    seen: list[bool] = []
+    run = SyntheticRun(tmp_path)
+    run.rank(0)
+    run.steps(0, [30, 20, 20, 20])
+    analyze_run(RunReader(run.path), progress=lambda done, total: seen.append(gc.isenabled()))
+    assert seen == [False]
+    assert gc.isenabled()
 
 
 def test_notes_of_the_ranks_are_those_of_one_pass(tmp_path: Path) -> None:
