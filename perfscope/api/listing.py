@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+import msgspec
 from msgspec import Struct
 
 from perfscope.analysis.missing_reasons import why_cut_short
@@ -15,6 +16,9 @@ from perfscope.errors import PerfscopeError
 from perfscope.rundir import layout
 from perfscope.rundir.reader import RunReader
 from perfscope.rundir.writer import write_json
+
+if TYPE_CHECKING:
+    from perfscope.reports.model import Report
 
 VERDICT_JSON = "verdict.json"  # in derived/: what the last report said first
 
@@ -30,6 +34,7 @@ class ListedRun(Struct, frozen=True, kw_only=True):
         state: "finished", "failed", "running" (or perfscope was killed), "incomplete" or "unreadable".
         step_ns: median of the first rank's steps, without warm-up; None: it recorded none.
         verdict: headline of its last report; "" until there is one.
+        samples_per_s: of all ranks, by the last report; None: there is none, or it does not know.
     """
 
     path: str
@@ -40,6 +45,14 @@ class ListedRun(Struct, frozen=True, kw_only=True):
     state: str = "unreadable"
     step_ns: int | None = None
     verdict: str = ""
+    samples_per_s: float | None = None
+
+
+class Kept(Struct, frozen=True, kw_only=True):
+    """What the last report of a run said first."""
+
+    headline: str = ""
+    samples_per_s: float | None = None
 
 
 def list_runs(folder: Path) -> list[ListedRun]:
@@ -55,10 +68,11 @@ def list_runs(folder: Path) -> list[ListedRun]:
     return sorted(runs, key=lambda run: (run.started_unix_ns or 0, run.path), reverse=True)
 
 
-def keep_verdict(run: Path, headline: str) -> None:
+def keep_verdict(run: Path, report: Report) -> None:
     """Writes what a report says first, for `list_runs`; nothing where the run cannot be written to."""
+    kept = {"headline": report.verdict.headline, "samples_per_s": report.document["throughput_samples_per_s"]}
     try:
-        write_json(run / layout.DERIVED / VERDICT_JSON, {"headline": headline})
+        write_json(run / layout.DERIVED / VERDICT_JSON, kept)
     except (OSError, PerfscopeError):
         return  # the report stands without it
 
@@ -79,6 +93,7 @@ def _read(path: Path) -> ListedRun:
         windows = [window_facts(summary) for summary in reader.summaries() if summary.rank == first]
         ahead, on_device = runs_ahead(reader.rank_records), steps_on_device(windows)
         step = quantiles(rank_steps(reader.steps(first), runs_ahead=ahead, on_device=on_device).counted)
+    kept = _kept(path)
     failed = run.exit is not None and bool(run.exit.code or run.exit.signal)
     cut_short = bool(why_cut_short(run))
     return ListedRun(
@@ -89,12 +104,13 @@ def _read(path: Path) -> ListedRun:
         expected=run.expected_ranks or run.world_size,
         state="incomplete" if cut_short else "failed" if failed else "running" if run.is_open else "finished",
         step_ns=step.median if step is not None else None,
-        verdict=_verdict(path),
+        verdict=kept.headline,
+        samples_per_s=kept.samples_per_s,
     )
 
 
-def _verdict(path: Path) -> str:
+def _kept(path: Path) -> Kept:
     try:
-        return str(json.loads((path / layout.DERIVED / VERDICT_JSON).read_text("utf-8"))["headline"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return ""
+        return msgspec.json.decode((path / layout.DERIVED / VERDICT_JSON).read_bytes(), type=Kept)
+    except (OSError, ValueError):  # msgspec's errors are ValueErrors
+        return Kept()

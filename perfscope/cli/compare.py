@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from perfscope.cli.engine import Engine, engine_options
-from perfscope.cli.lazy_group import HELP
-from perfscope.cli.report import check_outputs, ingest, opened_run, write_outputs
+from perfscope.cli.engine import ENGINE_NAMES, ENGINE_TITLE, Engine, engine_options
+from perfscope.cli.lazy_group import HELP, GroupedCommand
+from perfscope.cli.output import color_option
+from perfscope.cli.report import check_outputs, ingest, opened_run, write_folder, write_outputs
 from perfscope.errors import PerfscopeError, RunDirectoryError, UsageError
 from perfscope.rundir.layout import RUN_JSON
 
@@ -22,10 +23,18 @@ if TYPE_CHECKING:
 
 STUDY_JSON, FRAMEWORKS_JSON = "study.json", "frameworks.json"
 STUDIES = (STUDY_JSON, FRAMEWORKS_JSON)
-FILES = (("html", "compare.html"), ("pdf", "compare.pdf"), ("json", "compare.json"))  # of -o
 
 
-@click.command("compare", context_settings=HELP)
+@click.command(
+    "compare",
+    cls=GroupedCommand,
+    groups={
+        "Comparison": ("by", "mode", "reference"),
+        "Output": ("as_text", "color", "html_file", "pdf_file", "as_json", "folder"),
+        ENGINE_TITLE: ENGINE_NAMES,
+    },
+    context_settings=HELP,
+)
 @click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RUN...")
 @click.option(
     "--by",
@@ -54,6 +63,7 @@ FILES = (("html", "compare.html"), ("pdf", "compare.pdf"), ("json", "compare.jso
     metavar="DIR",
     help="Write compare.html, compare.pdf and compare.json into DIR.",
 )
+@color_option
 @engine_options
 def command(
     runs: tuple[Path, ...],
@@ -271,16 +281,9 @@ def _print_and_write(
     as_json: bool,
     as_text: bool,
 ) -> None:
-    from perfscope.api.documents import write_document
     from perfscope.reports.study.build import build_study_report
 
     report = build_study_report(study, started)
     write_outputs(report, html_file, pdf_file, as_json=as_json, as_text=as_text)
     if folder is not None:
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise PerfscopeError(f"{folder} cannot be made: {error.strerror}") from error
-        for name, file in FILES:
-            write_document(report, name, folder / file)
-        _say(f"{', '.join(file for _, file in FILES)} in {folder}")
+        write_folder(report, folder, "compare")

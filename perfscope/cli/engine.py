@@ -11,6 +11,7 @@ import click
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
+ENGINE_TITLE, ENGINE_NAMES = "Where the work runs", ("engine", "jobs", "scheduler")
 MANY_RANKS = 128  # fewer are read faster by one process than others can be started
 
 _OPTIONS = (

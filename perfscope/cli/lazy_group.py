@@ -12,6 +12,29 @@ import click
 HELP = {"help_option_names": ["-h", "--help"]}
 
 
+class GroupedCommand(click.Command):
+    """A command whose help lists its options under titles.
+
+    Args:
+        groups: title -> names of parameters; those in none stand under "Options", at the end.
+    """
+
+    def __init__(self, *args: Any, groups: Mapping[str, Sequence[str]], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._groups = groups
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        params = self.get_params(ctx)
+        records = {param.name: param.get_help_record(ctx) for param in params if param.name is not None}
+        grouped = [name for names in self._groups.values() for name in names]
+        others = [name for name in records if name not in grouped]
+        for title, names in {**self._groups, "Options": others}.items():
+            lines = [record for name in names if (record := records[name]) is not None]
+            if lines:
+                with formatter.section(title):
+                    formatter.write_dl(lines)
+
+
 class LazyGroup(click.Group):
     """Commands by name: (module with an attribute `command`, one-line help).
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from perfscope.cli.lazy_group import HELP
-from perfscope.cli.output import print_result
+from perfscope.cli.output import color_option, in_color, print_result
 from perfscope.errors import PerfscopeError
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     help="How many runs at most.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@color_option
 def command(folder: Path, number: int, as_json: bool) -> None:
     """List the runs in FOLDER (default: perfscope-runs), the latest first.
 
@@ -65,21 +66,21 @@ def _text(runs: Sequence[ListedRun], width: int) -> str:
     from perfscope.reports.display import visible
     from perfscope.reports.moments import utc
     from perfscope.reports.terminal import Style, cells, head, pad
-    from perfscope.reports.text import wants_color
 
-    rows = [("Started", "Run", "Ranks", "Step", "Verdict")]
+    rows = [("Started", "Run", "Ranks", "Step", "Samples/s", "Verdict")]
     for run in runs:
         started = "" if run.started_unix_ns is None else utc(run.started_unix_ns, "%Y-%m-%d %H:%M")
         ranks = f"{run.ranks}/{run.expected}" if run.expected else f"{run.ranks}"
         step = units.MISSING if run.step_ns is None else units.format_ns(run.step_ns)
+        rate = units.MISSING if run.samples_per_s is None else units.format_count(run.samples_per_s)
         state = "" if run.state == "finished" else f"[{run.state}] "
-        rows.append((started, visible(Path(run.path).name), ranks, step, state + visible(run.verdict)))
-    sizes = [max(cells(row[column]) for row in rows) for column in range(4)]
-    room = max(20, width - sum(sizes) - 8)
-    style = Style(wants_color(sys.stdout))
+        rows.append((started, visible(Path(run.path).name), ranks, step, rate, state + visible(run.verdict)))
+    sizes = [max(cells(row[column]) for row in rows) for column in range(5)]
+    room = max(20, width - sum(sizes) - 2 * len(sizes))
+    style = Style(in_color(sys.stdout))
     lines = []
     for number, row in enumerate(rows):
-        parts = [pad(row[at], sizes[at], right=at in (2, 3)) for at in range(4)]
-        line = "  ".join([*parts, head(row[4], room)]).rstrip()
+        parts = [pad(row[at], sizes[at], right=at >= 2) for at in range(5)]
+        line = "  ".join([*parts, head(row[5], room)]).rstrip()
         lines.append(style.quiet(line) if number == 0 else line)
     return "\n".join(lines) + "\n"

@@ -18,6 +18,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "import": ("perfscope.cli.import_", "Turn traces of any profiler into a run directory."),
     "report": ("perfscope.cli.report", "Write the report of a run: text, HTML, PDF or JSON."),
     "list": ("perfscope.cli.list_", "List runs, the latest first: step time and verdict."),
+    "open": ("perfscope.cli.open_", "Open the HTML report of a run in the browser."),
     "compare": ("perfscope.cli.compare", "Compare runs: scaling, schemes, differences."),
     "check": ("perfscope.cli.check.command", "Has training become slower? A gate for CI on noisy machines."),
     "baseline": ("perfscope.cli.baseline", "Keep the runs that later checks compare with."),
@@ -40,7 +41,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
 
 SECTIONS = {
     "Record": ("run", "import", "collect", "slurm"),
-    "Look": ("list", "report", "export"),
+    "Look": ("list", "report", "open", "export"),
     "Compare": ("compare", "predict"),
     "CI": ("check", "baseline", "history"),
     "Schemes and machines": ("bench", "doctor"),

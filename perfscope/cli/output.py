@@ -3,11 +3,54 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
+from collections.abc import Callable
+from typing import Any, TextIO, TypeVar
 
 import click
 
 from perfscope.errors import PerfscopeError
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+_COLORS = {"auto": None, "always": True, "never": False}
+_PAGER_SETTINGS = "FRX"  # of less: ends by itself where the text fits, keeps colors, leaves the text standing
+
+
+def color_option(function: _F) -> _F:
+    """--color of a command; `in_color` follows it."""
+
+    def chosen(ctx: click.Context, param: click.Parameter, value: str) -> None:
+        ctx.color = _COLORS[value]
+
+    return click.option(
+        "--color",
+        type=click.Choice([*_COLORS]),
+        default="auto",
+        show_default=True,
+        expose_value=False,
+        callback=chosen,
+        help="Styled text; auto: on a terminal, unless NO_COLOR is set.",
+    )(function)
+
+
+def in_color(stream: TextIO) -> bool:
+    """Whether text for a stream is styled."""
+    from perfscope.reports.text import wants_color
+
+    context = click.get_current_context(silent=True)
+    wanted = context.color if context is not None else None
+    return wants_color(stream) if wanted is None else wanted
+
+
+def print_paged(text: str) -> None:
+    """Print `text` on stdout, through the user's pager where that is a terminal on which it does not fit."""
+    is_long = text.count("\n") >= shutil.get_terminal_size((100, 24)).lines
+    if sys.stdout is None or not sys.stdout.isatty() or not is_long:
+        print_result(text)
+        return
+    os.environ.setdefault("LESS", _PAGER_SETTINGS)
+    click.echo_via_pager(text, color=in_color(sys.stdout))
 
 
 def print_result(text: str) -> None:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from perfscope.cli.engine import UNSTATED, Engine, engine_options
-from perfscope.cli.lazy_group import HELP
-from perfscope.cli.output import print_result
+from perfscope.cli.engine import ENGINE_NAMES, ENGINE_TITLE, UNSTATED, Engine, engine_options
+from perfscope.cli.lazy_group import HELP, GroupedCommand
+from perfscope.cli.output import color_option, in_color, print_paged, print_result
 from perfscope.cli.progress_bar import TRACES, counting
 from perfscope.errors import PerfscopeError, UsageError
 
@@ -24,9 +24,19 @@ if TYPE_CHECKING:
     from perfscope.rundir.reader import RunReader
 
 HTML_NAME, PDF_NAME = "report.html", "report.pdf"
+FOLDER_KINDS = ("html", "pdf", "json")  # of -o
 
 
-@click.command("report", context_settings=HELP)
+@click.command(
+    "report",
+    cls=GroupedCommand,
+    groups={
+        "Terminal": ("as_text", "full", "sections", "width", "color", "pager"),
+        "Files": ("html_file", "pdf_file", "as_json", "folder"),
+        ENGINE_TITLE: ENGINE_NAMES,
+    },
+    context_settings=HELP,
+)
 @click.argument("sources", type=click.Path(path_type=Path), nargs=-1, metavar="[RUN | TRACE...]")
 @click.option(
     "--html", "html_file", type=click.Path(path_type=Path), metavar="FILE", help="Write HTML to FILE."
@@ -48,6 +58,16 @@ HTML_NAME, PDF_NAME = "report.html", "report.pdf"
     metavar="N",
     help="Columns of the text; default: the terminal's, 100 in a pipe.",
 )
+@color_option
+@click.option("--pager/--no-pager", default=True, help="Page long text on a terminal. Default: on.")
+@click.option(
+    "-o",
+    "--output",
+    "folder",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Write report.html, report.pdf and report.json into DIR.",
+)
 @engine_options
 def command(
     sources: tuple[Path, ...],
@@ -58,14 +78,16 @@ def command(
     full: bool,
     sections: tuple[str, ...],
     width: int | None,
+    pager: bool,
+    folder: Path | None,
     engine: Engine,
 ) -> None:
     """Write the report of RUN (default: perfscope-runs/latest), or of the traces of any profiler.
 
     Without options a summary goes to the terminal (--full: the whole text), report.html and report.pdf into
-    the run. --html, --pdf, --json, --text and --section make only what they name; they combine. With --json
-    the text goes to stderr, so that stdout stays JSON. TRACE is a trace file, or a directory of them, as
-    `perfscope import` takes them; of traces nothing is kept but what options name.
+    the run, or with -o into DIR. --html, --pdf, --json, --text and --section make only what they name; they
+    combine. With --json the text goes to stderr, so that stdout stays JSON. TRACE is a trace file, or a
+    directory of them, as `perfscope import` takes them; of traces nothing is kept but what options name.
 
     \b
     Examples:
@@ -84,18 +106,22 @@ def command(
         run_dir = open_run(sources[0] if sources else None).path
         ingested = ingest(run_dir, engine)
     chosen = bool(html_file or pdf_file or as_json or as_text or sections)
-    if as_json and not (html_file or pdf_file or as_text or sections):
+    if as_json and not (html_file or pdf_file or as_text or sections or folder):
         print_json(make_document(ingested, engine))
         return
     report = make_report(ingested, engine)
     if as_json:
         print_json(report.document)
     if sections:
-        print_text(partial(_sections_of, report, sections), width, err=as_json)
+        print_text(partial(_sections_of, report, sections), width, err=as_json, paged=pager)
     if as_text or not chosen:
-        print_text(partial(_whole_text if as_text or full else summary_text, report), width, err=as_json)
+        is_whole = as_text or full
+        render = _whole_text if is_whole else summary_text
+        print_text(partial(render, report), width, err=as_json, paged=pager and is_whole)
     write_files(report, html_file, pdf_file)
-    if not chosen and of_traces:
+    if folder is not None:
+        write_folder(report, folder, "report")
+    elif not chosen and of_traces:
         click.echo(
             "perfscope: --html FILE and --pdf FILE write the whole report; `perfscope import` keeps a run",
             err=True,
@@ -233,6 +259,20 @@ def write_files(report: Report, html_file: Path | None, pdf_file: Path | None) -
             click.echo(f"perfscope: {kind.upper()} report in {file}", err=True)
 
 
+def write_folder(report: Report, folder: Path, stem: str) -> None:
+    """HTML, PDF and JSON of one name into a folder, which is made. Raises PerfscopeError."""
+    from perfscope.api.documents import write_document
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise PerfscopeError(f"{folder} cannot be made: {error.strerror}") from error
+    names = [f"{stem}.{kind}" for kind in FOLDER_KINDS]
+    for kind, name in zip(FOLDER_KINDS, names, strict=True):
+        write_document(report, kind, folder / name)
+    click.echo(f"perfscope: {', '.join(names)} in {folder}", err=True)
+
+
 def _whole_text(report: Report, width: int, color: bool) -> str:
     from perfscope.reports.text import render_text
 
@@ -256,33 +296,34 @@ def _sections_of(report: Report, names: Sequence[str], width: int, color: bool) 
     return render_sections(report, names, width=width, color=color)
 
 
-def print_text(render: Callable[[int, bool], str], width: int | None = None, *, err: bool = False) -> None:
+def print_text(
+    render: Callable[[int, bool], str], width: int | None = None, *, err: bool = False, paged: bool = False
+) -> None:
     """A text on stdout, or stderr where stdout carries JSON; in color on a terminal.
 
     Args:
         render: gives the text for so many columns, with or without color.
         width: columns; None = the terminal's.
         err: whether it goes to stderr.
+        paged: through the user's pager, where it does not fit on the terminal.
     """
-    from perfscope.reports.text import wants_color
-
     stream = sys.stderr if err else sys.stdout
     if stream is None:
         raise PerfscopeError(f"cannot write to {'stderr' if err else 'stdout'}: it is closed")
-    text = render(width or shutil.get_terminal_size((100, 24)).columns, wants_color(stream))
+    text = render(width or shutil.get_terminal_size((100, 24)).columns, in_color(stream))
     encoding = stream.encoding or "utf-8"
     printable = text.encode(encoding, "replace").decode(encoding)
     if err:
         click.echo(printable, nl=False, err=True)
     else:
-        print_result(printable)
+        (print_paged if paged else print_result)(printable)
 
 
 def _write_into_run(report: Report, path: Path) -> None:
     """HTML and PDF into the run. Where that cannot be written to, the text has been printed all the same."""
     from perfscope.api.listing import keep_verdict
 
-    keep_verdict(path, report.verdict.headline)
+    keep_verdict(path, report)
     written, refused = [], []
     for name, file_name in (("html", HTML_NAME), ("pdf", PDF_NAME)):
         reason = _why_not_written(report, name, path / file_name)

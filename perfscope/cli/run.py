@@ -10,7 +10,7 @@ import click
 
 from perfscope.cli.host_duties import host_duties
 from perfscope.cli.labels import parse_labels
-from perfscope.cli.lazy_group import HELP
+from perfscope.cli.lazy_group import HELP, GroupedCommand
 from perfscope.cli.run_options import (
     hardware_options,
     label_options,
@@ -18,6 +18,7 @@ from perfscope.cli.run_options import (
     probe_options,
     tracing_options,
 )
+from perfscope.cli.run_verdict import verdict_lines
 from perfscope.errors import EXIT_OWN_FAILURE, PerfscopeError, UsageError
 from perfscope.launch.process import CommandNotStarted
 from perfscope.launch.session import RunRequest, describe_run, run_command, say
@@ -25,6 +26,12 @@ from perfscope.launch.session import RunRequest, describe_run, run_command, say
 
 @click.command(
     "run",
+    cls=GroupedCommand,
+    groups={
+        "Run directory": ("output", "force", "name", "labels", "keep_command_line"),
+        "Traced windows": ("overhead", "windows", "steps_per_window", "no_trace", "layer_counters"),
+        "Machine": ("sample_interval", "ceilings", "stacks"),
+    },
     context_settings={"allow_interspersed_args": False, **HELP},
     options_metavar="[OPTIONS]",
 )
@@ -51,6 +58,13 @@ from perfscope.launch.session import RunRequest, describe_run, run_command, say
     is_flag=True,
     help="Record the command line as it is; by default what looks like a secret in it is hidden.",
 )
+@click.option(
+    "--verdict/--no-verdict",
+    "with_verdict",
+    default=True,
+    envvar="PERFSCOPE_VERDICT",
+    help="End with what bounds the step, in two lines, where that takes seconds. Default: on.",
+)
 @click.option("--dry-run", is_flag=True, help="Print what would be run, and make nothing.")
 def command(
     command_line: tuple[str, ...],
@@ -60,6 +74,7 @@ def command(
     labels: tuple[str, ...],
     ceilings: str,
     keep_command_line: bool,
+    with_verdict: bool,
     dry_run: bool,
     **how: Any,
 ) -> None:
@@ -102,6 +117,7 @@ def command(
         host=host_duties(ceilings, tell=os.isatty(2)),
         options={"ceilings": ceilings},
         keep_command_line=keep_command_line,
+        conclude=verdict_lines if with_verdict else None,
     )
     click.get_current_context().exit(_start(request, dry_run=dry_run))
 

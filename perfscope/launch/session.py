@@ -107,6 +107,7 @@ class RunRequest:
             scheme.json replaces it when the command has ended.
         environment: variables to set for the command besides the caller's.
         keep_command_line: record the command as it is, secrets in it included.
+        conclude: run directory, whether to stop -> closing lines, after a command that succeeded.
     """
 
     command: tuple[str, ...]
@@ -120,6 +121,7 @@ class RunRequest:
     scheme: Mapping[str, object] | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
     keep_command_line: bool = False
+    conclude: Callable[[Path, Callable[[], bool]], Sequence[str]] | None = None
 
 
 def run_command(request: RunRequest, environment: Mapping[str, str]) -> int:
@@ -186,9 +188,12 @@ def _record(
     seen = watch.end()
     try:
         if location.room is None:
-            _finish(run_dir, manifest, plan, ending, facts, gate, location.joined, seen)
+            is_last = _finish(run_dir, manifest, plan, ending, facts, gate, location.joined, seen)
         else:
-            _finish_task(location.room, manifest, plan, ending, facts, gate)
+            is_last = _finish_task(location.room, manifest, plan, ending, facts, gate)
+        if is_last and ending.code == 0 and request.conclude is not None:
+            for line in request.conclude(run_dir, lambda: gate.stop_requested() is not None):
+                say(line)
     except Exception as error:  # noqa: BLE001 - the command has run; its exit code is all that counts now
         say(f"the record is incomplete: {error}")
     keeper.bury()
@@ -391,8 +396,8 @@ def _finish(
     gate: SignalGate,
     joined: bool,
     seen: Sightings,
-) -> None:
-    """Compress, count, write run.json, tell the user."""
+) -> bool:
+    """Compress, count, write run.json, tell the user. Returns whether the run is whole now."""
     end_ns = time.time_ns()
     if ending.code != 0:
         attachment.await_end(run_dir)
@@ -427,7 +432,9 @@ def _finish(
             _close_manifest(run_dir, manifest, ending, joined)
         except RunDirectoryError as error:
             problems.insert(0, str(error))  # without run.json there is no run: say that before anything else
-    _tell(run_dir, attachment.num_attached(ranks), expected, notes, problems)
+    num_attached = attachment.num_attached(ranks)
+    _tell(run_dir, num_attached, expected, notes, problems)
+    return not joined and 0 < num_attached == (expected or num_attached)
 
 
 def _finish_task(
@@ -437,7 +444,7 @@ def _finish_task(
     ending: Ending,
     facts: _Facts,
     gate: SignalGate,
-) -> None:
+) -> bool:
     """As `_finish`, for one of several tasks: what is this task's, and if it is the last one, the rest."""
 
     if facts.is_alive():
@@ -448,6 +455,7 @@ def _finish_task(
     closed = step_closing.leave(room, manifest, plan, own_end, stop=lambda: gate.stop_requested() is not None)
     if closed is not None:
         _tell(room.run_dir, closed.attached, closed.expected, closed.notes, closed.problems)
+    return closed is not None and closed.attached > 0
 
 
 def _close_early(

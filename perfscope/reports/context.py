@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import re
+from math import prod
 
 from perfscope.analysis.results import RunAnalysis
 from perfscope.messages.lists import counted
 from perfscope.reports.display import visible
 from perfscope.reports.model import Unit, format_value
 from perfscope.reports.moments import utc
+from perfscope.vocabulary.axes import Axis
 
 _ORDINAL = re.compile(r"^[a-z]+:\d+ ")  # "cuda:0 NVIDIA H200"
 _LONGEST = 60
 
 
 def context_of(analysis: RunAnalysis) -> tuple[str, ...]:
-    """Ranks, hosts, devices, versions, batch, date and commit, as far as they are known."""
+    """Ranks, hosts, mesh, devices, versions, batch, date and commit, as far as they are known."""
     run = analysis.run
-    parts = [_ranks(analysis), *_devices(analysis), *_versions(analysis)]
+    parts = [_ranks(analysis), *_mesh(analysis), *_devices(analysis), *_versions(analysis)]
     if analysis.samples_per_step is not None:
         parts.append(f"batch {format_value(Unit.COUNT, analysis.samples_per_step)}")
     if run.start_unix_ns is not None:
@@ -34,6 +36,20 @@ def _ranks(analysis: RunAnalysis) -> str:
         "" if not hosts else f" on {hosts[0]}" if len(hosts) == 1 else f" on {counted(len(hosts), 'host')}"
     )
     return f"{counted(num, 'rank')}{where}"
+
+
+def _mesh(analysis: RunAnalysis) -> list[str]:
+    """The axes along which ranks communicate, where they make up all ranks."""
+    axes = analysis.communication.by_axis if analysis.communication is not None else ()
+    sizes = {
+        entry.axis: entry.group_size
+        for entry in axes
+        if entry.axis in {axis.value for axis in Axis} and entry.group_size is not None
+    }
+    if not sizes or prod(sizes.values()) != len(analysis.ranks):
+        return []
+    inferred = " (inferred)" if any(entry.inferred for entry in axes if entry.axis in sizes) else ""
+    return [f"{' x '.join(f'{axis} {size}' for axis, size in sorted(sizes.items()))}{inferred}"]
 
 
 def _devices(analysis: RunAnalysis) -> list[str]:

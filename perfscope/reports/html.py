@@ -29,6 +29,7 @@ SCRIPTS = (
     "format.js",
     "page.js",
     "machine.js",
+    "links.js",
     "timeline_data.js",
     "timeline_text.js",
     "timeline_machine.js",

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import Struct, structs
 
@@ -230,6 +230,13 @@ class FactList(Struct, frozen=True, kw_only=True):
     pairs: tuple[tuple[str, str], ...]
 
 
+class PageLink(NamedTuple):
+    """To a place in the page. `fragment`: of its address, percent-encoded; see assets/links.js."""
+
+    text: str
+    fragment: str
+
+
 class FindingCard(Struct, frozen=True, kw_only=True):
     """One finding, ready to print. `gain` and `share` are text; `gain_ratio` draws the bar.
 
@@ -250,6 +257,7 @@ class FindingCard(Struct, frozen=True, kw_only=True):
     symptoms: tuple[FindingCard, ...] = ()
     symptoms_title: str = ""
     confidence: str = ""  # a sentence
+    links: tuple[PageLink, ...] = ()  # a page leaves out those that lead nowhere
 
 
 class FindingList(Struct, frozen=True, kw_only=True):

@@ -12,7 +12,7 @@ from perfscope.reports.text import FILL, bar_columns
 NARROWEST, WIDEST = 60, 120
 MOST_LINES = 30
 MOST_HELP = 4
-_HEADLINE, _ACTION, _CONFIDENCE, _SYMPTOMS, _NOTICE, _MISSING = 3, 3, 2, 2, 2, 2  # lines of each at most
+_HEADLINE, _ACTION, _GAIN, _CONFIDENCE, _SYMPTOMS, _NOTICE, _MISSING = 3, 3, 1, 2, 2, 2, 2  # lines at most
 _MOST_NOTICES = 2
 _LEAST_HELP = 0.01  # of the step that a what-if must save
 _LONGEST_NAME = 36  # of something that was not collected
@@ -32,7 +32,9 @@ def render_summary(report: Report, *, width: int = 80, color: bool = False) -> s
     style = Style(color)
     lines = [*_top(report, width, style), *_step(report, width, style), *_help(report, width, style)]
     ends = [*_missing(report, width, style), *_more(report, width, style)]
-    lines = lines[: MOST_LINES - len(ends)]
+    room = MOST_LINES - len(ends)
+    if len(lines) > room:
+        lines = [*lines[: room - 1], style.quiet("  … the whole text: --full")]
     return "\n".join([*lines, *ends]) + "\n"
 
 
@@ -45,9 +47,13 @@ def _top(report: Report, width: int, style: Style) -> Iterator[str]:
     yield from (style.bold(line) for line in _at_most(_HEADLINE, wrapped(verdict.headline, width, "")))
     if verdict.action:
         yield from _at_most(_ACTION, wrapped(verdict.action, width, "    ", "  → "))
+    card = _verdict_card(report)
+    if card.gain:
+        gain = f"Saves at most {card.gain} of a step ({units.format_ratio(card.gain_ratio)})."
+        yield from _at_most(_GAIN, wrapped(gain, width))
     if verdict.confidence:
         yield from _at_most(_CONFIDENCE, wrapped(verdict.confidence, width))
-    symptoms = [card.heading or card.title for card in _verdict_card(report).symptoms]
+    symptoms = [symptom.heading or symptom.title for symptom in card.symptoms]
     if symptoms:
         text = f"Symptoms that may go with it: {'; '.join(symptoms)}"
         yield from (style.quiet(line) for line in _at_most(_SYMPTOMS, wrapped(text, width)))
@@ -88,7 +94,8 @@ def _bar(report: Report, width: int, style: Style) -> Iterator[str]:
     columns = bar_columns(bar.values, bar.total, room)
     pairs = list(zip(chart.parts, bar.values, columns, strict=True))
     yield "  " + "".join(style.part(part.key, FILL[part.key] * n) for part, _, n in pairs)
-    line, used = "", 0
+    line = f"  {chart.title}"
+    used = cells(line)
     for part, value, _ in sorted(pairs, key=lambda item: -item[1]):
         share = value / bar.total if bar.total else 0.0
         text = f" {part.title} {units.format_ratio(share, 0)}"
@@ -103,16 +110,17 @@ def _bar(report: Report, width: int, style: Style) -> Iterator[str]:
 
 
 def _help(report: Report, width: int, style: Style) -> Iterator[str]:
-    """What would help: findings with a gain, then what-ifs."""
+    """What would help besides the verdict: findings with a gain, then what-ifs."""
     rows = [
         (card.heading or card.title, card.gain, units.format_ratio(card.gain_ratio))
         for card in _cards(report)
-        if card.gain
+        if card.gain and not card.is_verdict
     ]
     rows += [row for row in _what_ifs(report) if len(rows) < MOST_HELP][: max(0, MOST_HELP - len(rows))]
     if not rows:
         return
-    yield style.bold("What would help (upper bounds that overlap)")
+    what = "What else" if _verdict_card(report).gain else "What"
+    yield style.bold(f"{what} would help (upper bounds that overlap)")
     rows = rows[:MOST_HELP]
     gains = max(cells(gain) for _, gain, _ in rows)
     shares = max(cells(share) for _, _, share in rows)

@@ -186,6 +186,8 @@ def test_long_tables_fold_filter_and_unfold(browser: Browser, tmp_path: Path) ->
     assert browser.js(shown) == 60
     browser.find('[data-filter="layers-table"]').send_keys("blocks.7.")
     assert browser.js(shown) == 1
+    browser.js("location.hash = '#layers&filter=blocks.5'")  # a link in a recommendation
+    browser.until(lambda: browser.js(shown) == 11)
 
 
 def test_sections_fold_and_links_open_them(browser: Browser, report: Path) -> None:

@@ -238,3 +238,35 @@ def test_the_critical_path_is_drawn_told_and_switched_off(browser: Browser, tmp_
     browser.view()
     assert int(browser.canvas("path")) >= 3
     assert not browser.complaints()
+
+
+def test_a_finding_leads_to_its_spans_and_its_layer_and_back(browser: Browser, report: Path) -> None:
+    browser.open(report)
+    whole = browser.view()
+    link = browser.find(".finding a.jump")
+    assert link.text == "Show in the timeline"
+    link.click()
+    browser.until(lambda: browser.js("return location.hash").startswith("#timeline&"))
+    browser.until(lambda: browser.js("return document.getElementById('tl-search').value"))
+    browser.until(lambda: browser.view() != whole)
+    assert browser.find("#tl-details h4").text
+    cell = browser.find("td[data-layer] a")
+    name = cell.text
+    browser.js("arguments[0].click()", cell)
+    browser.until(lambda: browser.js("return document.getElementById('tl-search').value") == name)
+    browser.driver.back()
+    browser.until(lambda: browser.js("return document.getElementById('tl-search').value") != name)
+
+
+def test_the_address_brings_back_what_the_timeline_showed(
+    browser: Browser, timeline: WebElement, report: Path
+) -> None:
+    for _ in range(3):
+        browser.find('[data-act="in"]').click()
+    shown = browser.view()
+    browser.until(lambda: "t0=" in browser.js("return location.hash"))
+    address = browser.js("return location.href")
+    browser.driver.get("about:blank")
+    browser.driver.get(address)
+    browser.until(lambda: browser.js("return document.documentElement.dataset.ready") == "1")
+    browser.until(lambda: browser.view() == pytest.approx(shown, abs=2))

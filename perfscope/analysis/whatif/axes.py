@@ -20,6 +20,9 @@ from perfscope.volumes import bus_factor
 FASTER = 1.25  # times the bandwidth of another axis: less is within what calls vary by
 # The next layer needs what calls bring, or (FSDP) they are as large as the units that the program shards.
 _BLOCKING = frozenset({Axis.TP, Axis.SP, Axis.CP, Axis.EP, Axis.PP, Axis.FSDP})
+_MUCH_LARGER = 4  # times the bytes of a call, from which on bandwidths depend on the size
+_BEYOND_SIZE = 16  # times the bandwidth; between large and small calls on one link 7 were measured
+_BEST = 0.9  # of the bytes of an axis move at most at its best bandwidth
 _POINT_TO_POINT = frozenset({"send", "recv"})  # an eager send is over before its bytes have moved
 
 
@@ -30,10 +33,14 @@ class RunAxes(Struct, frozen=True, kw_only=True):
         kinds: axis -> kinds of calls, (collective, group).
         bytes_per_s: axis -> usual bus bandwidth while data moves, latency not counted; not of axes without
             sizes.
+        best_bytes_per_s: axis -> the same of the calls that are least held up by anything else.
+        call_bytes: axis -> bytes on the bus of the usual call.
     """
 
     kinds: Mapping[str, frozenset[tuple[str, str]]] = {}
     bytes_per_s: Mapping[str, float] = {}
+    best_bytes_per_s: Mapping[str, float] = {}
+    call_bytes: Mapping[str, float] = {}
 
     @classmethod
     def of(
@@ -56,9 +63,12 @@ class RunAxes(Struct, frozen=True, kw_only=True):
                 if kind in axis_of:
                     kinds[axis_of[kind]].add(kind)
             _add_rates(window.program, costs, axis_of, rates)
+        calls = {axis: np.concatenate(of, axis=1) for axis, of in rates.items()}
         return cls(
             kinds={axis: frozenset(kinds[axis]) for axis in sorted(kinds)},
-            bytes_per_s={axis: _usual_rate(np.concatenate(of, axis=1)) for axis, of in rates.items()},
+            bytes_per_s={axis: _rate(of, 0.5) for axis, of in calls.items()},
+            best_bytes_per_s={axis: _rate(of, _BEST) for axis, of in calls.items()},
+            call_bytes={axis: float(np.median(of[0])) for axis, of in calls.items()},
         )
 
     @property
@@ -68,12 +78,20 @@ class RunAxes(Struct, frozen=True, kw_only=True):
         return frozenset[tuple[str, str]]().union(*chosen)
 
     def faster_than(self, axis: str) -> FasterAxis | None:
-        """The axis along which bytes move fastest, if clearly faster than along `axis`."""
+        """The axis along which bytes move fastest, if clearly faster than along `axis`.
+
+        Its bandwidth is that of its best calls: on busy CPUs the usual small call says more of how soon
+        ranks get a CPU than of the link. So where the calls along `axis` are much the smaller ones, only a
+        difference that their size cannot explain is one of the links.
+        """
         own = self.bytes_per_s.get(axis)
         best = max(self.bytes_per_s, key=lambda name: self.bytes_per_s[name], default=axis)
         if own is None or self.bytes_per_s[best] < FASTER * own:
             return None
-        return FasterAxis(axis=best, bytes_per_s=self.bytes_per_s[best], own_bytes_per_s=own)
+        are_small = self.call_bytes[axis] * _MUCH_LARGER < self.call_bytes[best]
+        if are_small and self.best_bytes_per_s[best] < _BEYOND_SIZE * self.best_bytes_per_s[axis]:
+            return None
+        return FasterAxis(axis=best, bytes_per_s=self.best_bytes_per_s[best], own_bytes_per_s=own)
 
 
 def _add_rates(
@@ -101,12 +119,12 @@ def _add_rates(
                 rates[axis_of[kind]].append(np.stack((factor * program.size[chosen], time[chosen])))
 
 
-def _usual_rate(calls: Float) -> float:
-    """Bytes per second at which half of the bytes move, or slower.
+def _rate(calls: Float, share: float) -> float:
+    """Bytes per second at which a share of the bytes move, or slower.
 
-    The median and not the mean: on busy CPUs single calls take many times as long as the link needs.
+    A quantile and not the mean: on busy CPUs single calls take many times as long as the link needs.
     """
     rates = calls[0] / calls[1]
     order = np.argsort(rates)
     moved = np.cumsum(calls[0, order])
-    return float(rates[order][np.searchsorted(moved, moved[-1] / 2)]) * 1e9
+    return float(rates[order][np.searchsorted(moved, moved[-1] * share)]) * 1e9

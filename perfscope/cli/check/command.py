@@ -48,6 +48,12 @@ def _never_one(function: _F) -> _F:
 @click.command(
     "check",
     cls=CommandAfterDashes,
+    groups={
+        "Compare with": ("base_cmd", "base_ref", "links", "against", "baseline"),
+        "Judgment": ("calibrate", "pairs", "threshold", "metric_options", "allow", "all_pairs", "seed"),
+        "Runs": ("output", "timeout", "windows", "no_trace", "samples_per_step", "sample_interval"),
+        "Output": ("as_json", "markdown", "junit", "formats", "history"),
+    },
     context_settings=HELP,
     options_metavar="[OPTIONS]",
 )

@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from perfscope.cli.lazy_group import GroupedCommand
 from perfscope.errors import UsageError
 from perfscope.gate.sequential import fewest_pairs
 from perfscope.gate.settings import Settings
@@ -35,7 +36,7 @@ _OF_VERDICTS = {
 STDOUT = "-"
 
 
-class CommandAfterDashes(click.Command):
+class CommandAfterDashes(GroupedCommand):
     """Keeps what follows the first `--` apart from the arguments before it."""
 
     KEY = "perfscope.command"

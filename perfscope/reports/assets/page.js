@@ -58,10 +58,10 @@ function startFolding() {
     open(section, !narrow || index === 0);
   });
   const follow = () => {
-    const target = location.hash && byId(decodeURIComponent(location.hash.slice(1)));
+    const target = byId(readFragment().id);
     const section = target && target.closest("main > section");
-    if (!section || !section.classList.contains("folded")) return;
-    open(section, true);
+    if (!section) return;
+    if (section.classList.contains("folded")) open(section, true);
     target.scrollIntoView();
   };
   addEventListener("hashchange", follow);

@@ -37,6 +37,7 @@ function startTimeline(raw) {
   }
   startPath(view);
   view.canvas.dataset.ready = "1";
+  return input;
 }
 
 function swatch(key) {
@@ -87,8 +88,9 @@ function start() {
   for (const figure of document.querySelectorAll("[data-roofline]")) startRoofline(figure);
   for (const figure of document.querySelectorAll("[data-curves]")) startCurves(figure, data.curves[figure.dataset.curves]);
   for (const table of document.querySelectorAll("[data-table]")) startTable(table);
-  if (data.timeline) startTimeline(data.timeline);
+  const timeline = data.timeline ? startTimeline(data.timeline) : null;
   startFolding();
+  startLinks(timeline);
   document.documentElement.dataset.ready = "1";
 }
 

@@ -74,6 +74,42 @@ class TimelineInput {
     });
   }
 
+  // What a link needs to come back to.
+  get link() {
+    const { view } = this;
+    const params = new URLSearchParams({ window: view.index, t0: Math.round(view.t0), t1: Math.round(view.t1) });
+    const find = byId("tl-search").value;
+    if (find) params.set("find", find);
+    if (view.picked) params.set("rank", view.picked.row.lane.rank);
+    return params;
+  }
+
+  // Follows a link: the window, then the span that is looked for, on a rank if one is named, or a range.
+  goTo(params) {
+    if (!params.size) return;
+    const { view } = this;
+    const number = (name) => (params.has(name) ? Number(params.get(name)) : NaN);
+    const select = byId("tl-window");
+    if (number("window") in view.data.raw && number("window") !== view.index) {
+      select.value = String(number("window"));
+      select.dispatchEvent(new Event("change"));
+    }
+    const text = params.get("find") || "";
+    byId("tl-search").value = text;
+    this.search(text);
+    const rank = number("rank");
+    const at = text ? this.hits.findIndex((span) => Number.isNaN(rank) || span.row.lane.rank === rank) : -1;
+    const hasRange = number("t1") > number("t0");
+    if (hasRange) view.show(number("t0"), number("t1"));
+    if (at >= 0) {
+      this.hitAt = at;
+      this.pick(this.hits[at]);
+      if (!hasRange) this.zoomTo(this.hits[at], 2);
+    }
+    const lanes = view.ranks.find((entry) => entry.rank === rank);
+    if (lanes && at < 0) view.scroller.scrollTop = lanes.top - AXIS - 6;
+  }
+
   place(event) {
     const box = this.view.canvas.getBoundingClientRect();
     return [event.clientX - box.left, event.clientY - box.top];
@@ -206,9 +242,10 @@ class TimelineInput {
     else if (top + ROW > view.viewHeight - MINIMAP) view.scroller.scrollTop = span.row.top - view.viewHeight + 60;
   }
 
-  zoomTo(span) {
+  // `margin`: times its duration, on either side.
+  zoomTo(span, margin = 0.15) {
     const dur = Math.max(span.row.end[span.n] - span.row.start[span.n], 1);
-    this.view.show(span.row.start[span.n] - dur * 0.15, span.row.end[span.n] + dur * 0.15);
+    this.view.show(span.row.start[span.n] - dur * margin, span.row.end[span.n] + dur * margin);
   }
 
   act(name, button) {
@@ -317,6 +354,7 @@ class TimelineInput {
     this.hits.sort((a, b) => a.row.start[a.n] - b.row.start[b.n]);
     byId("tl-found").textContent = view.data.hits
       ? `${formatCount(this.hits.length)} span${this.hits.length === 1 ? "" : "s"}; Enter for the next` : "";
+    document.dispatchEvent(new Event("perfscope-view"));
     view.redraw();
   }
 

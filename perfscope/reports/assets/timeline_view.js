@@ -166,6 +166,7 @@ class TimelineView {
     const start = clamp(t0, 0, this.window.dur - span);
     this.t0 = start;
     this.t1 = start + span;
+    document.dispatchEvent(new Event("perfscope-view"));
     this.redraw();
   }
 

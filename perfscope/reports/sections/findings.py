@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from urllib.parse import urlencode
+
 from msgspec.structs import replace
 
 from perfscope import units
@@ -9,7 +12,7 @@ from perfscope.analysis.results import Finding, RunAnalysis
 from perfscope.messages.findings import SYMPTOMS
 from perfscope.messages.sentences import clause
 from perfscope.reports.display import visible
-from perfscope.reports.model import FindingCard, FindingList, Section
+from perfscope.reports.model import FindingCard, FindingList, PageLink, Section
 from perfscope.reports.sections.steps import scope_of
 
 LONGEST_SENTENCE = 1200
@@ -61,7 +64,22 @@ def _card(finding: Finding, short: str, *, is_verdict: bool) -> FindingCard:
         is_verdict=is_verdict,
         heading=heading or clause(title),
         confidence="" if finding.confidence is None else finding.confidence.sentence,
+        links=tuple(_links(finding)),
     )
+
+
+def _links(finding: Finding) -> Iterator[PageLink]:
+    """The spans of a finding, and the rows of its layer and of its axis."""
+    find = finding.layer or finding.collective
+    place = {"find": visible(find)} if find is not None else {}
+    if finding.rank is not None:
+        place["rank"] = str(finding.rank)
+    if place:
+        yield PageLink("Show in the timeline", f"timeline&{urlencode(place)}")
+    if finding.layer is not None:
+        yield PageLink("Show the layer", f"layers&{urlencode({'filter': visible(finding.layer)})}")
+    if finding.axis is not None:
+        yield PageLink("Show communication", "communication")
 
 
 def _share(finding: Finding, short: str) -> str:
