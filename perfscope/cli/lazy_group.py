@@ -24,7 +24,7 @@ class GroupedCommand(click.Command):
         self._groups = groups
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        params = self.get_params(ctx)
+        params = [param for param in self.get_params(ctx) if isinstance(param, click.Option)]
         records = {param.name: param.get_help_record(ctx) for param in params if param.name is not None}
         grouped = [name for names in self._groups.values() for name in names]
         others = [name for name in records if name not in grouped]

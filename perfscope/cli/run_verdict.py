@@ -67,6 +67,7 @@ def main() -> None:
     from perfscope.api.run import Run
     from perfscope.rundir.reader import RunReader
 
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # `perfscope run` holds signals back while it closes a run
     run_dir = Path(sys.argv[1])
     with ExitStack() as stack:
         report = Run(RunReader(up_to_date(run_dir, stack.callback))).document

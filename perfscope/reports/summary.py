@@ -111,17 +111,15 @@ def _bar(report: Report, width: int, style: Style) -> Iterator[str]:
 
 def _help(report: Report, width: int, style: Style) -> Iterator[str]:
     """What would help besides the verdict: findings with a gain, then what-ifs."""
-    rows = [
-        (card.heading or card.title, card.gain, units.format_ratio(card.gain_ratio))
-        for card in _cards(report)
-        if card.gain and not card.is_verdict
-    ]
-    rows += [row for row in _what_ifs(report) if len(rows) < MOST_HELP][: max(0, MOST_HELP - len(rows))]
+    cards = [card for card in _cards(report) if card.gain and not card.is_verdict]
+    helps = [(card.gain_ratio or 0.0, card.heading or card.title, card.gain) for card in cards]
+    helps += _what_ifs(report)[: max(0, MOST_HELP - len(helps))]
+    helps = sorted(helps[:MOST_HELP], key=lambda each: -each[0])
+    rows = [(what, gain, units.format_ratio(ratio)) for ratio, what, gain in helps]
     if not rows:
         return
     what = "What else" if _verdict_card(report).gain else "What"
     yield style.bold(f"{what} would help (upper bounds that overlap)")
-    rows = rows[:MOST_HELP]
     gains = max(cells(gain) for _, gain, _ in rows)
     shares = max(cells(share) for _, _, share in rows)
     room = width - gains - shares - 10
@@ -131,11 +129,12 @@ def _help(report: Report, width: int, style: Style) -> Iterator[str]:
     yield ""
 
 
-def _what_ifs(report: Report) -> list[tuple[str, str, str]]:
+def _what_ifs(report: Report) -> list[tuple[float, str, str]]:
+    """Share of the step, what, and gain."""
     section = _section(report, "what-if")
     tables = [block for block in section.blocks if isinstance(block, Table)] if section is not None else []
     return [
-        (f"What if: {cell['what']}", cell["gain"], cell["share"])
+        (_share_of(table, row), f"What if: {cell['what']}", cell["gain"])
         for table in tables[:1]
         for row in table.rows
         for cell in [{c.key: c.text(v) for c, v in zip(table.columns, row, strict=True)}]

@@ -19,7 +19,7 @@ TRAINING = """
 import sys, torch
 model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Linear(64, 1))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-for _ in range(60):
+for _ in range(int(sys.argv[2]) if len(sys.argv) > 2 else 60):
     optimizer.zero_grad()
     model(torch.ones(32, 64)).square().mean().backward()
     optimizer.step()
@@ -78,6 +78,17 @@ def test_the_analysis_ends_when_it_takes_too_long_or_is_to_stop(tmp_path: Path, 
     assert verdict_lines(tmp_path / "run", lambda: False, limit_s=0.05) == ()
     assert verdict_lines(tmp_path / "run", lambda: time.monotonic() > began + 0.1) == ()
     assert verdict_lines(tmp_path / "no run", lambda: False) == ()
+
+
+def test_workers_of_the_analysis_end_although_signals_are_held_back(tmp_path: Path, script: str) -> None:
+    options = (*OPTIONS, "--overhead", "50%", "--windows", "4")
+    assert run(sys.executable, script, "0", "3000", cwd=tmp_path, options=options).returncode == 0
+    assert len(list((tmp_path / "run" / "ranks" / "0" / "windows").iterdir())) > 1
+    held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    try:
+        assert verdict_lines(tmp_path / "run", lambda: False)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, held)
 
 
 def test_a_large_run_is_left_to_the_report(tmp_path: Path, script: str) -> None:
