@@ -94,7 +94,7 @@ with open(out, "w") as file:
     json.dump({"steps": durations, "elapsed": time.perf_counter() - began}, file)
 '''
 
-PERFSCOPE = (sys.executable, "-m", "perfscope", "run", "--ceilings", "off")
+PERFSCOPE = (sys.executable, "-m", "perfscope", "run", "--no-verdict", "--ceilings", "off")
 WARM_UP = 10  # steps
 
 

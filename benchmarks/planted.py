@@ -275,7 +275,17 @@ def _all(setups: list[Setup], repeats: int, out: Path) -> dict[Setup, list[dict[
 
 def _train(setup: Setup, folder: Path) -> dict[str, Any]:
     """Trains and reads the report. `busy`: CPUs that others used meanwhile."""
-    command = [*PERFSCOPE, "run", *RECORDING, "--force", "-o", str(folder), "--", *setup.command()]
+    command = [
+        *PERFSCOPE,
+        "run",
+        "--no-verdict",
+        *RECORDING,
+        "--force",
+        "-o",
+        str(folder),
+        "--",
+        *setup.command(),
+    ]
     env = {**os.environ, "OMP_NUM_THREADS": str(setup.threads), **(KEEPS_HEAP if setup.keeps_heap else {})}
     began, used, own = time.monotonic(), _busy_s(), _children_s()
     with _neighbour() if setup.neighbour else _quota(setup.cpus) if setup.cpus else _nobody():

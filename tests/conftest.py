@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections import Counter
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 # the tests start: tests of Ctrl-C and of a hang-up would then wait for something that cannot come.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+os.environ.setdefault("PERFSCOPE_VERDICT", "0")  # hundreds of runs are made, and few tests look at it
 
 
 # Other work on the machine makes examples slow to generate; what a test looks at is never its own speed.

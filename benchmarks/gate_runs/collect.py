@@ -122,7 +122,17 @@ def train(cell: Cell, place: Path, steps: int | None = None) -> RunFigures:
     """One run under `perfscope run`."""
     place.parent.mkdir(parents=True, exist_ok=True)
     subprocess.run(
-        [*PERFSCOPE, "run", "-o", str(place), "--force", *RECORDING, "--", *cell.command(steps)],
+        [
+            *PERFSCOPE,
+            "run",
+            "--no-verdict",
+            "-o",
+            str(place),
+            "--force",
+            *RECORDING,
+            "--",
+            *cell.command(steps),
+        ],
         check=True,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
