@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import pickle
 from collections import defaultdict
 from typing import NamedTuple
 
+import msgspec
 from msgspec import Struct
 
-from perfscope.analysis.communication import RankComm
+from perfscope.analysis.communication import CommCell, CommSums, RankComm
 from perfscope.analysis.group_axes import CommGroup, GroupUse
 
 Kind = tuple[CommGroup, str]  # group and collective
@@ -32,7 +32,7 @@ class RunComm(Struct):
 
     def pack(self) -> None:
         """Makes all of it quick to send: it is next needed in another process."""
-        part = PackedComm(tuple(self.ranks), self.uses, self.kinds, pickle.dumps(self.ranks))
+        part = PackedComm(tuple(self.ranks), self.uses, self.kinds, _packed(self.ranks))
         self.packed, self.ranks = [*self.packed, part], {}
 
     @property
@@ -68,4 +68,16 @@ class PackedComm(NamedTuple):
     ranks: tuple[int, ...]
     uses: dict[CommGroup, GroupUse]
     kinds: frozenset[Kind]
-    content: bytes  # RunComm.ranks
+    content: bytes  # of RunComm.ranks, without what is known here; see `unpacked`
+
+
+def _packed(ranks: dict[int, tuple[RankComm, int]]) -> bytes:
+    """As MessagePack: other processes are given data, never objects of Python's."""
+    rows = [(rank, steps, list(comm.cells.items())) for rank, (comm, steps) in ranks.items()]
+    return msgspec.msgpack.encode(rows)
+
+
+def unpacked(content: bytes) -> dict[int, tuple[RankComm, int]]:
+    """The sums and the number of steps of each rank of a PackedComm."""
+    rows = msgspec.msgpack.decode(content, type=list[tuple[int, int, list[tuple[CommCell, CommSums]]]])
+    return {rank: (RankComm(cells=dict(cells)), steps) for rank, steps, cells in rows}

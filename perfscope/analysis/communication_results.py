@@ -5,7 +5,6 @@ The parts are rounded together, so that they add up to the exposed communication
 
 from __future__ import annotations
 
-import pickle
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
@@ -18,7 +17,7 @@ from numpy.typing import NDArray
 
 from perfscope.analysis import intervals as iv
 from perfscope.analysis.communication import CommCell, CommSums, RankComm
-from perfscope.analysis.communication_record import Kind, RunComm
+from perfscope.analysis.communication_record import Kind, RunComm, unpacked
 from perfscope.analysis.group_axes import GroupAxes, GroupAxis
 from perfscope.analysis.missing import Missing, missing_figure
 from perfscope.analysis.results import (
@@ -178,7 +177,7 @@ def _rows(of_ranks: Sequence[Mapping[Any, Sequence[float]]], num_values: int) ->
 
 def _of_packed(task: _CommTask) -> _CommAnswer:
     """What `communications` needs of ranks that another task read."""
-    answer = _of_ranks(pickle.loads(task.content), task)
+    answer = _of_ranks(unpacked(task.content), task)
     return answer._replace(of_rank=msgspec.msgpack.encode(answer.of_rank))
 
 

@@ -17,6 +17,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "run": ("perfscope.cli.run", "Run a training command and record where its steps go."),
     "import": ("perfscope.cli.import_", "Turn traces of any profiler into a run directory."),
     "report": ("perfscope.cli.report", "Write the report of a run: text, HTML, PDF or JSON."),
+    "top": ("perfscope.cli.top", "Watch a run while it trains: steps, slowest ranks, hangs."),
     "list": ("perfscope.cli.list_", "List runs, the latest first: step time and verdict."),
     "open": ("perfscope.cli.open_", "Open the HTML report of a run in the browser."),
     "compare": ("perfscope.cli.compare", "Compare runs: scaling, schemes, differences."),
@@ -41,7 +42,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
 
 SECTIONS = {
     "Record": ("run", "import", "collect", "slurm"),
-    "Look": ("list", "report", "open", "export"),
+    "Look": ("top", "list", "report", "open", "export"),
     "Compare": ("compare", "predict"),
     "CI": ("check", "baseline", "history"),
     "Schemes and machines": ("bench", "doctor"),

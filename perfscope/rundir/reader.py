@@ -123,7 +123,7 @@ class RunReader:
 
     def layers(self, rank: int) -> LayersRecord | None:
         """layers.json, or None when the rank has none."""
-        path = self._rank_dir(rank) / layout.LAYERS_JSON
+        path = self.rank_folder(rank) / layout.LAYERS_JSON
         document = self._document(path, self._seal(rank, layout.LAYERS_JSON))
         if document is None:
             return None
@@ -155,7 +155,7 @@ class RunReader:
                 continue
             file = line.get("file")
             name = file.rpartition("/")[2] if isinstance(file, str) else f"{window}{layout.KINETO}"
-            path = self._rank_dir(rank) / layout.WINDOWS / name
+            path = self.rank_folder(rank) / layout.WINDOWS / name
             packed = path.with_name(f"{path.name}.gz")
             if not path.exists() and not packed.exists():
                 self._note(packed, 1, "this window is listed in windows.jsonl, but its trace is not there")
@@ -171,7 +171,7 @@ class RunReader:
         A run has them from steps.jsonl (monotonic clock). An imported trace has no such file: its steps are
         the marks found by ingest (trace clock), without the always-on columns.
         """
-        path = self._rank_dir(rank) / layout.STEPS_JSONL
+        path = self.rank_folder(rank) / layout.STEPS_JSONL
         if path.exists():
             rows, columns = self._step_rows(path, self._seal(rank, layout.STEPS_JSONL))
             self._note_lost_steps(rank, len(rows))
@@ -191,7 +191,7 @@ class RunReader:
 
     def _note_lost_steps(self, rank: int, num_rows: int) -> None:
         """A rank that ended counted its steps; a rank that was killed wrote what it could."""
-        record, path = self.rank_records[rank], self._rank_dir(rank) / layout.STEPS_JSONL
+        record, path = self.rank_records[rank], self.rank_folder(rank) / layout.STEPS_JSONL
         counted, written = record.num_steps, path.relative_to(self.path).as_posix()
         if not record.finished or counted is None or num_rows == counted:
             return
@@ -304,7 +304,8 @@ class RunReader:
                 "and run `perfscope report` again"
             ) from None
 
-    def _rank_dir(self, rank: int) -> Path:
+    def rank_folder(self, rank: int) -> Path:
+        """Where the rank's files are: those of the attempt that is shown."""
         return self._folders[rank]
 
     def _read_rank_records(self) -> dict[int, RankRecord]:
@@ -436,10 +437,10 @@ class RunReader:
 
     def _note_other_traces(self, rank: int) -> None:
         """Traces of a rank that are gone, or are not those that were recorded."""
-        folder = self._rank_dir(rank) / layout.WINDOWS
+        folder = self.rank_folder(rank) / layout.WINDOWS
         prefix = f"{folder.relative_to(self.path).as_posix()}/"
         read = [summary.source for summary in self._of_rank(rank)]
-        for name, mark in self._inventory_of.get(self._rank_dir(rank).name, {}).items():
+        for name, mark in self._inventory_of.get(self.rank_folder(rank).name, {}).items():
             if not name.startswith(prefix):
                 continue
             path = self.path / name
@@ -450,7 +451,7 @@ class RunReader:
                 self._note(path, 1, "the run had this trace when it was closed; it is not there any more")
 
     def _lines(self, rank: int, name: str) -> tuple[Document, ...]:
-        path = self._rank_dir(rank) / name
+        path = self.rank_folder(rank) / name
         data = self._line_bytes(path, self._seal(rank, name))
         if data is None:
             return ()

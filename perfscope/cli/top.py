@@ -1,0 +1,115 @@
+"""`perfscope top`: a run while it trains."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from perfscope.cli.lazy_group import HELP
+from perfscope.cli.output import color_option, in_color, print_result
+from perfscope.units import parse_ns
+
+if TYPE_CHECKING:
+    from perfscope.analysis.live import LiveRun
+
+_CLEAR = "\x1b[H\x1b[J"
+
+
+def _to_seconds(ctx: click.Context, param: click.Parameter, value: str) -> float:
+    try:
+        return parse_ns(value) / 1e9
+    except ValueError:
+        raise click.BadParameter(f"{value!r} is not a time such as `500ms` or `2s`", ctx, param) from None
+
+
+@click.command("top", context_settings=HELP)
+@click.argument("run", type=click.Path(path_type=Path), required=False, metavar="[RUN]")
+@click.option("--once", is_flag=True, help="Print it once and end.")
+@click.option(
+    "--interval", callback=_to_seconds, default="2s", show_default=True, metavar="TIME", help="Between looks."
+)
+@click.option(
+    "--hang-after",
+    callback=_to_seconds,
+    default="60s",
+    show_default=True,
+    metavar="TIME",
+    help="A rank that makes no step for ten usual ones, and for this long, hangs.",
+)
+@click.option(
+    "--ranks",
+    "most",
+    type=click.IntRange(1),
+    default=16,
+    show_default=True,
+    help="Ranks to show, slowest first.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, one line for each look.")
+@color_option
+def command(
+    run: Path | None, once: bool, interval: float, hang_after: float, most: int, as_json: bool
+) -> None:
+    """Watch RUN (default: perfscope-runs/latest) while it trains, from any shell that sees its directory.
+
+    Shows the step, the slowest ranks, how busy the hosts are, and ranks that hang: with the collective and
+    the line of Python in which they stand, where they run on this host and py-spy may look. Ends with the
+    run, or with Ctrl-C; the training does not notice.
+
+    \b
+    Examples:
+      perfscope top
+      perfscope top /scratch/runs/latest --interval 10s
+      perfscope top my-run --once --json | jq '.ranks[] | select(.hangs)'
+    """
+    from perfscope.analysis.live import RunWatch
+    from perfscope.cli.report import open_run
+
+    watch = RunWatch(str(open_run(run).path), hang_after)
+    is_screen = not once and not as_json and sys.stdout is not None and sys.stdout.isatty()
+    while True:
+        state = watch.look(time.time())
+        _print(state, most, as_json=as_json, is_screen=is_screen)
+        if once or not state.is_open:
+            return
+        time.sleep(max(interval, 0.1))
+
+
+def _print(run: LiveRun, most: int, *, as_json: bool, is_screen: bool) -> None:
+    from perfscope.reports.live import render_live
+
+    places = _standing(run)
+    if as_json:
+        import msgspec
+
+        document = {"schema_version": 1, **msgspec.to_builtins(run)}
+        document["standing"] = {str(rank): text for rank, text in places.items()}
+        print_result(msgspec.json.encode(document).decode() + "\n")
+        return
+    size = shutil.get_terminal_size((100, 24))
+    text = render_live(
+        run, places, width=size.columns, most=most, now_s=time.time(), color=in_color(sys.stdout)
+    )
+    print_result(_CLEAR + text if is_screen else text)
+
+
+def _standing(run: LiveRun) -> dict[int, str]:
+    """Where ranks of this host that hang stand."""
+    from perfscope.collectors.stacks.standing import standing
+
+    here, found = socket.gethostname(), {}
+    for rank in run.hanging:
+        place = standing(rank.pid) if rank.pid is not None and rank.host == here else None
+        if place is None:
+            continue
+        call = f"in {place.call}, called " if place.call else ""
+        if place.file:
+            found[rank.rank] = f"{call}from {place.file}:{place.line} ({place.function})"
+        elif place.call:
+            found[rank.rank] = f"in {place.call}"
+    return found

@@ -1,0 +1,78 @@
+"""Where a process that makes no progress stands: its main thread's Python, read by py-spy once."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import PurePath
+
+import msgspec
+from msgspec import Struct
+
+from perfscope.collectors.stacks.bursts import find_py_spy
+
+_LIMIT_S = 5.0
+_LIBRARIES = ("site-packages", "dist-packages", "/lib/python3", "<frozen", "<string>")
+_COMMUNICATION = ("torch/distributed/", "mpi4py", "horovod")
+_WRAPPERS = frozenset({"wrapper", "<lambda>"})
+
+
+class Standing(Struct, frozen=True, kw_only=True):
+    """Where a main thread stands.
+
+    Attributes:
+        call: function of a communication library that the program called, such as "all_reduce"; "" = none.
+        file, line, function: of the program's own innermost code; "" and 0 = not known.
+    """
+
+    call: str = ""
+    file: str = ""
+    line: int = 0
+    function: str = ""
+
+
+class _Frame(Struct):
+    name: str = ""
+    filename: str = ""
+    line: int = 0
+
+
+class _Thread(Struct):
+    os_thread_id: int | None = None
+    frames: list[_Frame] = []
+
+
+def standing(pid: int) -> Standing | None:
+    """Where the main thread of a process of this host stands; None: py-spy is missing, or may not look."""
+    program = find_py_spy()
+    if program is None:
+        return None
+    command = (program, "dump", "--nonblocking", "--json", "--pid", str(pid))
+    try:
+        ended = subprocess.run(command, capture_output=True, timeout=_LIMIT_S, check=False)
+        threads = msgspec.json.decode(ended.stdout, type=list[_Thread])
+    except (OSError, subprocess.SubprocessError, msgspec.DecodeError):
+        return None
+    main = next((thread for thread in threads if thread.os_thread_id == pid), None)
+    return None if main is None else standing_of(main.frames)
+
+
+def standing_of(frames: list[_Frame]) -> Standing:
+    """From the frames of a thread, the innermost first."""
+    at = next((n for n, frame in enumerate(frames) if not _is_library(frame.filename)), len(frames))
+    own = frames[at] if at < len(frames) else _Frame()
+    calls = [
+        name
+        for frame in frames[:at]
+        if any(part in frame.filename for part in _COMMUNICATION)
+        and (name := frame.name.rpartition(".")[2]) not in _WRAPPERS
+    ]
+    return Standing(
+        call=calls[-1] if calls else "",  # what the program called, not what that calls
+        file=PurePath(own.filename).name,
+        line=own.line,
+        function=own.name,
+    )
+
+
+def _is_library(filename: str) -> bool:
+    return any(part in filename for part in _LIBRARIES)

@@ -1,0 +1,118 @@
+"""A run that still goes on, as text for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from perfscope import units
+from perfscope.analysis.live import LiveHost, LiveRank, LiveRun
+from perfscope.messages.lists import counted
+from perfscope.reports.display import visible
+from perfscope.reports.terminal import Style, cells, head, pad
+
+_TITLES = ("Rank", "Host", "Steps", "Step", "Samples/s", "Last step", "")
+_RIGHT = (0, 2, 3, 4, 5)  # columns of numbers
+_TREND = 0.03  # a change of the step time below it is not shown
+
+
+def render_live(
+    run: LiveRun, standing: Mapping[int, str], *, width: int, most: int, now_s: float, color: bool = False
+) -> str:
+    """The run as text, with a newline at the end.
+
+    Args:
+        run: as it is now.
+        standing: rank -> where it stands, of ranks that hang.
+        width: columns.
+        most: ranks that are shown: those that hang, then the slowest.
+        now_s: Unix time, seconds.
+        color: with terminal styling.
+    """
+    style = Style(color)
+    lines = [*_top(run, style, width, now_s), *_hangs(run, standing, style, width), ""]
+    lines += [*_ranks(run, style, width, most), *_hosts(run, style, width)]
+    return "\n".join(lines) + "\n"
+
+
+def _top(run: LiveRun, style: Style, width: int, now_s: float) -> Iterator[str]:
+    num = len(run.ranks)
+    of = f" of {run.expected}" if run.expected and run.expected != num else ""
+    since = "" if run.started_unix_ns is None else _duration(now_s - run.started_unix_ns / 1e9)
+    state = f"for {since}" if run.is_open else "has ended"
+    title = f"{visible(run.name)}: {counted(num, 'rank')}{of}, {state}"
+    yield style.bold(head(title, width))
+    if run.step_ns is not None:
+        steps = max(rank.steps for rank in run.ranks)
+        yield head(f"step {steps:,}; {units.format_ns(run.step_ns)} on the slowest rank", width)
+    else:
+        yield head("no rank has finished a step yet", width)
+
+
+def _hangs(run: LiveRun, standing: Mapping[int, str], style: Style, width: int) -> Iterator[str]:
+    for rank in run.hanging:
+        usual = "" if rank.step_ns is None else f" (a step usually takes {units.format_ns(rank.step_ns)})"
+        text = f"! rank {rank.rank} has made no step for {_duration(rank.age_s or 0)}{usual}"
+        place = standing.get(rank.rank, "")
+        yield style.bold(head(f"{text}; {place}" if place else text, width))
+
+
+def _ranks(run: LiveRun, style: Style, width: int, most: int) -> Iterator[str]:
+    shown = sorted(run.ranks, key=lambda rank: (not rank.hangs, -(rank.step_ns or 0), rank.rank))[:most]
+    rows = [_TITLES, *map(_row, shown)]
+    sizes = [max(cells(row[at]) for row in rows) for at in range(len(_TITLES))]
+    for number, row in enumerate(rows):
+        line = "  ".join(pad(text, sizes[at], right=at in _RIGHT) for at, text in enumerate(row))
+        line = head(line.rstrip(), width)
+        yield style.quiet(line) if number == 0 else line
+    if len(run.ranks) > most:
+        yield style.quiet(head(f"{len(run.ranks) - most} faster ranks are not shown (--ranks)", width))
+
+
+def _row(rank: LiveRank) -> tuple[str, ...]:
+    state = "hangs" if rank.hangs else "ended" if rank.finished else _trend(rank.trend)
+    return (
+        str(rank.rank),
+        visible(rank.host),
+        units.format_count(rank.steps),
+        units.format_ns(rank.step_ns),
+        units.format_count(rank.samples_per_s),
+        units.MISSING if rank.age_s is None else f"{_duration(rank.age_s)} ago",
+        state,
+    )
+
+
+def _trend(trend: float | None) -> str:
+    if trend is None or abs(trend) < _TREND:
+        return ""
+    return f"{'slower' if trend > 0 else 'faster'} by {units.format_ratio(abs(trend), 0)}"
+
+
+def _hosts(run: LiveRun, style: Style, width: int) -> Iterator[str]:
+    lines = [line for host in run.hosts if (line := _host(host))]
+    if lines:
+        yield ""
+        yield from (style.quiet(head(line, width)) for line in lines)
+
+
+def _host(host: LiveHost) -> str:
+    parts = []
+    if host.cpus_busy is not None:
+        others = f", {host.others_cpus:.1f} with other processes" if host.others_cpus else ""
+        parts.append(f"{host.cpus_busy:.1f} CPUs busy{others}")
+    if host.memory_bytes is not None:
+        of = units.format_bytes(host.memory_total_bytes)
+        parts.append(f"memory {units.format_bytes(host.memory_bytes)} of {of}")
+    if host.received_bytes_per_s is not None and host.sent_bytes_per_s is not None:
+        received, sent = map(units.format_rate, (host.received_bytes_per_s, host.sent_bytes_per_s))
+        parts.append(f"network {received} in, {sent} out")
+    return f"{visible(host.host)}: {'; '.join(parts)}" if parts else ""
+
+
+def _duration(seconds: float) -> str:
+    """Such as "41 s", "12 min", "3 h 05 min"."""
+    whole = int(seconds)
+    if whole < 120:
+        return f"{whole} s"
+    if whole < 7200:
+        return f"{whole // 60} min"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"

@@ -1,0 +1,84 @@
+"""`perfscope top` on real runs: one that hangs in a collective, one that trains and ends."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perfscope.collectors.stacks.bursts import find_py_spy
+from tests.integration.run_support import PERFSCOPE, user_environment
+
+pytestmark = pytest.mark.torch
+HANGING = """
+import sys, time, torch
+import torch.distributed as dist
+dist.init_process_group("gloo")
+model = torch.nn.Linear(64, 8)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+def average():
+    for value in model.parameters():
+        dist.all_reduce(value.grad)
+for step in range(40):
+    optimizer.zero_grad()
+    model(torch.ones(32, 64)).square().mean().backward()
+    time.sleep(0.03)
+    if step == 30 and dist.get_rank() == 1:
+        time.sleep(600)
+    average()
+    optimizer.step()
+"""
+
+
+def look(run: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    command = [*PERFSCOPE, "top", str(run), "--once", *options]
+    return subprocess.run(command, env=user_environment(), capture_output=True, text=True, check=False)
+
+
+@pytest.mark.slow
+def test_a_hang_is_named_with_the_collective_and_the_line(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    script, run = tmp_path / "training.py", tmp_path / "run"
+    script.write_text(HANGING)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    options = ["--ceilings", "off", "--sample-interval", "off"]
+    training = subprocess.Popen(
+        [*PERFSCOPE, "run", "-o", str(run), *options, "--", *torchrun, str(script)],
+        env=user_environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        state: dict[str, Any] = {}
+        end = time.monotonic() + 90
+        while not state.get("hangs") and time.monotonic() < end:
+            time.sleep(0.5)
+            answer = look(run, "--json", "--hang-after", "1s")
+            if answer.returncode == 0 and answer.stdout:
+                state = json.loads(answer.stdout)
+                state["hangs"] = [rank["rank"] for rank in state["ranks"] if rank["hangs"]]
+                if state["hangs"] != [0, 1]:
+                    state = {}
+        assert state["hangs"] == [0, 1] and state["is_open"]
+        assert all(20 <= rank["steps"] <= 30 for rank in state["ranks"])  # the latest 0.2 s may be in memory
+        if find_py_spy() is not None:
+            line = HANGING.splitlines().index("        dist.all_reduce(value.grad)") + 1
+            assert state["standing"]["0"] == f"in all_reduce, called from training.py:{line} (average)"
+            assert "training.py" in state["standing"]["1"] and "all_reduce" not in state["standing"]["1"]
+        text = look(run, "--hang-after", "1s").stdout
+        assert "! rank 0 has made no step for" in text
+        assert not look(run).stdout.count("!")  # a minute has not passed
+    finally:
+        training.send_signal(signal.SIGTERM)
+        training.wait(60)
+    assert "has ended" in look(run).stdout
+
+
+def test_without_a_run_there_is_one_clear_line(tmp_path: Path) -> None:
+    answer = look(tmp_path / "none")
+    assert answer.returncode == 2 or answer.returncode == 1
+    assert answer.stderr.startswith("perfscope: ") and answer.stderr.count("\n") == 1

@@ -1,0 +1,146 @@
+"""A run that goes on: steps, hangs and hosts, as files that grow show them."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perfscope.analysis.live import RECENT, LiveRun, RunWatch
+from perfscope.reports.live import render_live
+from perfscope.rundir import layout
+from tests.support.synthetic_run import SyntheticRun
+
+MS = 1_000_000
+NOW = 1_790_000_000.0
+
+
+class Growing:
+    """Two ranks whose steps are appended."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        run = SyntheticRun(path, status="running", exit=None, end_unix_ns=None)
+        for rank in (0, 1):
+            run.rank(rank, finished=False)
+        self.counts = {0: 0, 1: 0}
+
+    def file(self, rank: int) -> Path:
+        return self.path / layout.RANKS / str(rank) / layout.STEPS_JSONL
+
+    def steps(self, rank: int, durations: list[int], at_s: float, *, window: int = -1) -> None:
+        """Appends steps of 8 samples; the file is then of time `at_s`."""
+        lines = []
+        if not self.file(rank).exists():
+            lines.append(json.dumps({"columns": ["step", "start_ns", "dur_ns", "window", "samples"]}))
+        for duration in durations:
+            lines.append(json.dumps([self.counts[rank], 0, duration, window, 8]))
+            self.counts[rank] += 1
+        with self.file(rank).open("a", encoding="utf-8") as file:
+            file.write("\n".join(lines) + "\n")
+        os.utime(self.file(rank), (at_s, at_s))
+
+
+@pytest.fixture
+def growing(tmp_path: Path) -> Growing:
+    return Growing(tmp_path / "run")
+
+
+def test_the_latest_untraced_steps_say_how_fast_a_rank_is(growing: Growing) -> None:
+    watch = RunWatch(str(growing.path))
+    assert watch.look(NOW).step_ns is None
+    growing.steps(0, [20 * MS] * RECENT, NOW)
+    growing.steps(0, [900 * MS] * 3, NOW, window=0)
+    growing.steps(1, [10 * MS] * 5, NOW)
+    run = watch.look(NOW)
+    assert [(rank.steps, rank.step_ns, rank.trend) for rank in run.ranks] == [
+        (RECENT + 3, 20 * MS, None), (5, 10 * MS, None)
+    ]  # fmt: skip
+    assert run.step_ns == 20 * MS and run.is_open
+    assert run.ranks[0].samples_per_s == pytest.approx(400)
+    growing.steps(0, [30 * MS] * RECENT, NOW)
+    assert watch.look(NOW).ranks[0].trend == pytest.approx(0.5)
+
+
+def test_a_rank_hangs_after_ten_usual_steps_and_the_floor(growing: Growing) -> None:
+    for rank, age in ((0, 1), (1, 59)):
+        growing.steps(rank, [10 * MS] * 20, NOW - age)
+    watch = RunWatch(str(growing.path))
+    assert not watch.look(NOW).hanging
+    assert [rank.rank for rank in watch.look(NOW + 2).hanging] == [1]
+    patient = RunWatch(str(growing.path), hang_after_s=600)
+    assert not patient.look(NOW + 2).hanging
+    growing.steps(0, [20_000 * MS] * 30, NOW)  # 20 s each: ten of them are 200 s
+    assert [rank.rank for rank in watch.look(NOW + 199).hanging] == [1]
+    assert [rank.rank for rank in watch.look(NOW + 201).hanging] == [0, 1]
+
+
+def test_a_run_that_was_closed_hangs_no_more(growing: Growing) -> None:
+    growing.steps(0, [10 * MS] * 20, NOW - 1000)
+    watch = RunWatch(str(growing.path))
+    assert watch.look(NOW).hanging
+    manifest = json.loads((growing.path / layout.RUN_JSON).read_bytes())
+    manifest |= {"status": "finished", "exit": {"code": 0, "signal": None}, "end_unix_ns": int(NOW * 1e9)}
+    (growing.path / layout.RUN_JSON).write_text(json.dumps(manifest))
+    run = watch.look(NOW)
+    assert not run.hanging and not run.is_open
+
+
+def test_hosts_show_what_their_last_two_readings_say(growing: Growing) -> None:
+    folder = growing.path / layout.HOSTS / "node01"
+    folder.mkdir(parents=True)
+    series: list[dict[str, Any]] = [
+        {"metric": "cpu_busy", "labels": {"cpu": "all"}},
+        {"metric": "cpu_busy", "labels": {"node": "0"}},
+        {"metric": "neighbour_cpu", "labels": {}},
+        *(
+            {"metric": f"node_memory_{part}", "labels": {"node": "0"}, "scale": 1024}
+            for part in ("total", "free", "file")
+        ),
+        *(
+            {"metric": f"net_{way}_bytes", "labels": {"interface": name}}
+            for way in ("rx", "tx")
+            for name in ("lo", "eth0")
+        ),
+    ]
+    lines = [
+        {"schema_version": 1, "host": "node01", "pid": 1, "interval_ns": 1, "anchor": [0, 0]},
+        {"id": 0, "collector": "all", "series": series},
+        [0, 0, 0, [0, 0, 0, 100, 60, 10, 0, 0, 0, 0]],
+        [0, 0, 2 * 10**9, [3 * 10**9, 3 * 10**9, 10**9, 100, 50, 10, 900, 4000, 900, 2000]],
+    ]
+    (folder / layout.SAMPLES_JSONL).write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"torn')
+    (host,) = RunWatch(str(growing.path)).look(NOW).hosts
+    assert (host.cpus_busy, host.others_cpus) == (1.5, 0.5)
+    assert (host.memory_bytes, host.memory_total_bytes) == (40 * 1024, 100 * 1024)
+    assert (host.received_bytes_per_s, host.sent_bytes_per_s) == (2000, 1000)
+
+
+def test_a_torn_line_and_a_host_without_readings_change_nothing(growing: Growing) -> None:
+    growing.steps(0, [10 * MS] * 5, NOW)
+    with growing.file(0).open("a") as file:
+        file.write("[5,0,\n")
+    (growing.path / layout.HOSTS / "node01").mkdir(parents=True)
+    run = RunWatch(str(growing.path)).look(NOW)
+    assert run.ranks[0].steps == 5
+    assert run.hosts[0].cpus_busy is None
+
+
+def text_of(run: LiveRun, standing: dict[int, str], width: int = 80) -> list[str]:
+    return render_live(run, standing, width=width, most=1, now_s=NOW).splitlines()
+
+
+def test_the_text_names_who_hangs_and_where_and_fits(growing: Growing) -> None:
+    growing.steps(0, [10 * MS] * 20, NOW)
+    growing.steps(1, [11 * MS] * 20, NOW - 75)
+    run = RunWatch(str(growing.path)).look(NOW)
+    lines = text_of(run, {1: "in all_reduce, called from train.py:41 (average)"}, 140)
+    assert lines[2] == (
+        "! rank 1 has made no step for 75 s (a step usually takes 11.0 ms); "
+        "in all_reduce, called from train.py:41 (average)"
+    )
+    assert "1 faster ranks are not shown (--ranks)" in lines
+    assert all(len(line) <= 60 for line in text_of(run, {}, 60))
