@@ -43,7 +43,8 @@ def record_cell(line: str, cell: str) -> Run:
     with tempfile.TemporaryDirectory(prefix="perfscope-") as folder:
         script = Path(folder) / "cell.py"
         script.write_text(cell, encoding="utf-8")
-        run = _recorded([sys.executable, "-m", "perfscope", "run", *options, "--", *launcher, str(script)])
+        recorded = [sys.executable, "-m", "perfscope", "run", "--no-verdict", *options]
+        run = _recorded([*recorded, "--", *launcher, str(script)])
     return open_run(run)
 
 

@@ -22,6 +22,9 @@ FASTER = 1.25  # times the bandwidth of another axis: less is within what calls 
 _BLOCKING = frozenset({Axis.TP, Axis.SP, Axis.CP, Axis.EP, Axis.PP, Axis.FSDP})
 _MUCH_LARGER = 4  # times the bytes of a call, from which on bandwidths depend on the size
 _BEYOND_SIZE = 16  # times the bandwidth; between large and small calls on one link 7 were measured
+_ENOUGH = (
+    30  # calls among which the best ones say something: latency is not counted, and leaves few ns of some
+)
 _BEST = 0.9  # of the bytes of an axis move at most at its best bandwidth
 _POINT_TO_POINT = frozenset({"send", "recv"})  # an eager send is over before its bytes have moved
 
@@ -33,7 +36,8 @@ class RunAxes(Struct, frozen=True, kw_only=True):
         kinds: axis -> kinds of calls, (collective, group).
         bytes_per_s: axis -> usual bus bandwidth while data moves, latency not counted; not of axes without
             sizes.
-        best_bytes_per_s: axis -> the same of the calls that are least held up by anything else.
+        best_bytes_per_s: axis -> the same of the calls that are least held up by anything else; of few calls
+            the usual one.
         call_bytes: axis -> bytes on the bus of the usual call.
     """
 
@@ -67,7 +71,9 @@ class RunAxes(Struct, frozen=True, kw_only=True):
         return cls(
             kinds={axis: frozenset(kinds[axis]) for axis in sorted(kinds)},
             bytes_per_s={axis: _rate(of, 0.5) for axis, of in calls.items()},
-            best_bytes_per_s={axis: _rate(of, _BEST) for axis, of in calls.items()},
+            best_bytes_per_s={
+                axis: _rate(of, _BEST if of.shape[1] >= _ENOUGH else 0.5) for axis, of in calls.items()
+            },
             call_bytes={axis: float(np.median(of[0])) for axis, of in calls.items()},
         )
 

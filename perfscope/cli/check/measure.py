@@ -79,7 +79,8 @@ class Trainer:
 
     def _train(self, side: str, pair: int, run_dir: Path, log: Path) -> tuple[int, bool]:
         side_of_run = self.sides[side]
-        argv = [sys.executable, "-m", "perfscope", "run", "-o", str(run_dir), "--name", self.name]
+        argv = [sys.executable, "-m", "perfscope", "run", "--no-verdict", "-o", str(run_dir)]
+        argv += ["--name", self.name]
         argv += ["--label", f"check.side={side}", "--label", f"check.pair={pair}", *self.recording]
         environment = {name: value for name, value in side_of_run.environment.items() if name != ENV_RUN_DIR}
         with log.open("wb") as output:
