@@ -83,7 +83,8 @@ class ByHand:
         """It has ended, at `now`: a step ends here, if the gradients are used up before the next pass."""
         parameter = self._parameter() if self._parameter is not None else None
         self._left = self._look(parameter) if parameter is not None else None
-        if self._left is None and parameter is not None:  # gradients are moved elsewhere (`main_grad`)
+        # Gradients are moved elsewhere (`main_grad`). FSDP2 frees the parameter, too: then nothing is known.
+        if self._left is None and parameter is not None and _has_memory(parameter):
             self._look = _look
             self._left = _look(parameter)
         if self._left is not None:  # else no gradient was collected, or not where it can be seen
@@ -103,9 +104,16 @@ def _look(tensor: Any) -> Tuple[Any, ...]:
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or str(tensor.layout) != "torch.strided":
         return (id(tensor), tensor._version, None)
     values = None
-    if tensor.device.type == "cpu":
+    if tensor.device.type == "cpu" and _has_memory(tensor):
         values = tuple(tensor.detach().reshape(-1)[:_LOOK].tolist())
     return (tensor.data_ptr(), tensor._version, values)
+
+
+def _has_memory(tensor: Any) -> bool:
+    """Whether the storage of a tensor, or of this rank's part of it, has not been freed."""
+    tensor = getattr(tensor, "_local_tensor", tensor)
+    is_strided = str(tensor.layout) == "torch.strided"
+    return bool(not is_strided or not tensor.numel() or tensor.untyped_storage().nbytes())
 
 
 def _leaf_of(tensors: Any) -> Any:
