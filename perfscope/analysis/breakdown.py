@@ -38,6 +38,7 @@ from perfscope.analysis.spans import (
     INPUT,
     OPTIMIZER,
     OPTIMIZER_PHASE,
+    WAIT,
     Mask,
     Spans,
     StepSpan,
@@ -137,30 +138,35 @@ def activity(spans: Spans, facts: WindowFacts) -> Activity:
         optimizer_ops = np.zeros_like(compute)
         comm = on_device & (spans.kind == COMM)
         copy = on_device & (spans.kind == COPY)
-        awaited = spans.start
         executor = np.zeros_like(compute)
     else:
         model_compute = host_compute & _in_lanes(spans, facts.lanes_with("main", "autograd", "executor"))
         optimizer_ops = model_compute & (spans.phase == OPTIMIZER_PHASE)
         compute = model_compute & ~optimizer_ops
         comm = spans.kind == COMM
-        awaited = waited_from(spans)
         executor = np.isin(spans.lane, facts.lanes_with("executor"))
         copy = (spans.kind == COPY) & (main | executor)
     elsewhere = on_device if on_device.any() else executor  # goes on while the main thread is in the loader
     own_compute = iv.subtract(spans.union(compute & ~elsewhere), loading)
     all_compute = iv.merge(own_compute, spans.union(compute & elsewhere))
     optimizer_work = spans.union(optimizer_ops)
-    # A message that no thread waits for costs nothing, but it is under way while the thread computes.
-    hidden = iv.intersect(spans.union(comm), iv.merge(all_compute, optimizer_work))
     return Activity(
         compute=all_compute,
         optimizer_ops=optimizer_work,
-        comm=iv.merge(iv.union(awaited[comm], spans.end[comm]), hidden),
+        comm=_communication(spans, comm, iv.merge(all_compute, optimizer_work)),
         copy=spans.union(copy),
         input=loading,
         optimizer=_own_optimizer(spans, ~on_device & main),
     )
+
+
+def _communication(spans: Spans, comm: Mask, useful: Intervals) -> Intervals:
+    """A message that no thread waits for costs nothing, but it is under way while the thread computes."""
+    in_flight = spans.union(comm)
+    if not (spans.kind == WAIT).any():
+        return in_flight
+    awaited = iv.union(waited_from(spans)[comm], spans.end[comm])
+    return iv.merge(awaited, iv.intersect(in_flight, useful))
 
 
 def _own_optimizer(spans: Spans, on_main: Mask) -> Intervals:

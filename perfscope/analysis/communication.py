@@ -154,18 +154,14 @@ class RankComm(Struct):
         calls = calls.at(np.flatnonzero((calls.exposed > 0) | (calls.hidden > 0) | (calls.step >= 0)))
         groups, calls = with_axes(groups, calls, served)
         self._note_uses(calls, groups, layers, has_units=_has_units(table))
-        for row in np.flatnonzero(
-            (calls.served >= 0) & (calls.layer < 0) & (calls.collective == "send")
-        ).tolist():
-            of_layers = served.boundaries[int(calls.served[row])] is None
-            self.uses[groups[int(calls.group[row])]].sends_parameters |= of_layers
         for row in np.flatnonzero(calls.served >= 0).tolist():
             mark = int(calls.served[row])
             boundary = served.boundaries[mark]
+            kind = groups[int(calls.group[row])], str(calls.collective[row])
             if boundary is None:
+                self.uses[kind[0]].sends_parameters |= kind[1] == "send" and bool(calls.layer[row] < 0)
                 self._add_shared(calls, row, groups, served.shares[mark])
             else:
-                kind = groups[int(calls.group[row])], str(calls.collective[row])
                 self._take(CommCell(*kind, None, boundary=boundary), _values(calls, row), int(calls.row[row]))
         calls = calls.at(np.flatnonzero(calls.served < 0))
         self._add_layers(calls.at(np.flatnonzero(calls.layer >= 0)), groups, layers)

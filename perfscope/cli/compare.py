@@ -14,7 +14,7 @@ import click
 from perfscope.cli.engine import ENGINE_NAMES, ENGINE_TITLE, Engine, engine_options
 from perfscope.cli.lazy_group import HELP, GroupedCommand
 from perfscope.cli.output import color_option
-from perfscope.cli.report import check_outputs, ingest, opened_run, write_folder, write_outputs
+from perfscope.cli.report import check_outputs, file_options, ingest, opened_run, write_folder, write_outputs
 from perfscope.errors import PerfscopeError, RunDirectoryError, UsageError
 from perfscope.rundir.layout import RUN_JSON
 
@@ -49,20 +49,8 @@ STUDIES = (STUDY_JSON, FRAMEWORKS_JSON)
     help="What scaling is meant [default: from the batch of each run].",
 )
 @click.option("--reference", metavar="RUN", help="The run to compare with [default: the smallest].")
-@click.option(
-    "--html", "html_file", type=click.Path(path_type=Path), metavar="FILE", help="Write HTML to FILE."
-)
-@click.option("--pdf", "pdf_file", type=click.Path(path_type=Path), metavar="FILE", help="Write PDF to FILE.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@file_options("compare")
 @click.option("--text", "as_text", is_flag=True, help="Print the text report.")
-@click.option(
-    "-o",
-    "--output",
-    "folder",
-    type=click.Path(path_type=Path, file_okay=False),
-    metavar="DIR",
-    help="Write compare.html, compare.pdf and compare.json into DIR.",
-)
 @color_option
 @engine_options
 def command(

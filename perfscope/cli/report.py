@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -25,6 +25,32 @@ if TYPE_CHECKING:
 
 HTML_NAME, PDF_NAME = "report.html", "report.pdf"
 FOLDER_KINDS = ("html", "pdf", "json")  # of -o
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def file_options(stem: str) -> Callable[[_F], _F]:
+    """--html, --pdf, --json, and -o, which writes all three as `stem` with their endings."""
+    file = click.Path(path_type=Path)
+    options = (
+        click.option("--html", "html_file", type=file, metavar="FILE", help="Write HTML to FILE."),
+        click.option("--pdf", "pdf_file", type=file, metavar="FILE", help="Write PDF to FILE."),
+        click.option("--json", "as_json", is_flag=True, help="Print JSON."),
+        click.option(
+            "-o",
+            "--output",
+            "folder",
+            type=click.Path(path_type=Path, file_okay=False),
+            metavar="DIR",
+            help=f"Write {stem}.html, {stem}.pdf and {stem}.json into DIR.",
+        ),
+    )
+
+    def add(function: _F) -> _F:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return add
 
 
 @click.command(
@@ -38,11 +64,7 @@ FOLDER_KINDS = ("html", "pdf", "json")  # of -o
     context_settings=HELP,
 )
 @click.argument("sources", type=click.Path(path_type=Path), nargs=-1, metavar="[RUN | TRACE...]")
-@click.option(
-    "--html", "html_file", type=click.Path(path_type=Path), metavar="FILE", help="Write HTML to FILE."
-)
-@click.option("--pdf", "pdf_file", type=click.Path(path_type=Path), metavar="FILE", help="Write PDF to FILE.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@file_options("report")
 @click.option("--text", "as_text", is_flag=True, help="Print the whole text report.")
 @click.option("--full", is_flag=True, help="Print the whole text report instead of its summary.")
 @click.option(
@@ -60,14 +82,6 @@ FOLDER_KINDS = ("html", "pdf", "json")  # of -o
 )
 @color_option
 @click.option("--pager/--no-pager", default=True, help="Page long text on a terminal. Default: on.")
-@click.option(
-    "-o",
-    "--output",
-    "folder",
-    type=click.Path(path_type=Path, file_okay=False),
-    metavar="DIR",
-    help="Write report.html, report.pdf and report.json into DIR.",
-)
 @engine_options
 def command(
     sources: tuple[Path, ...],
