@@ -13,6 +13,7 @@ inside that noise cannot be told from no tool.
     python benchmarks/overhead.py --descriptor         # what it costs that no descriptor is trusted
     python benchmarks/overhead.py --counters           # how much longer traced steps take with counters
     python benchmarks/overhead.py --windows            # how much longer traced steps take than untraced ones
+    python benchmarks/overhead.py --windows --against CHECKOUT    # the same beside another version's windows
 
 Tools: perfscope (default options), torch.profiler on every step, viztracer (if installed).
 """
@@ -87,6 +88,9 @@ elif mode.startswith("wait="):
         on_trace_ready=lambda p: p.export_chrome_trace(f"{out}.{rank}.trace.json"))
     with profile as p:
         train(time.thread_time, p.step)
+    out = f"{out}.{rank}"
+elif mode == "thread":
+    train(time.thread_time)
     out = f"{out}.{rank}"
 else:
     train()
@@ -261,17 +265,24 @@ def counters_check(kind: str, steps: int) -> dict[str, float]:
     return result
 
 
-def windows_check(kind: str, steps: int, repeats: int, rng: random.Random) -> dict[str, dict[str, float]]:
+def windows_check(
+    kind: str, steps: int, repeats: int, rng: random.Random, against: Path | None = None
+) -> dict[str, dict[str, float]]:
     """Traced steps over the untraced ones beside them, in CPU time of the training thread, for 1, 2 and 4
     ranks (DDP over gloo) under perfscope and under torch.profiler. `A/A`: blocks of as many untraced steps.
+    With `against`, under perfscope of that checkout and of this one twice, for 1 and 2 ranks.
 
     Medians over the windows of all ranks and repeats, with quartiles; the first window of a process apart.
     """
     found: dict[str, list[float]] = {}
+    probes = {"perfscope": HERE, "torch.profiler": None}
+    if against is not None:
+        probes = {"perfscope": HERE, "perfscope again": HERE, "perfscope before": against}
+    cases = [(ranks, tool) for ranks in (RANKS if against is None else RANKS[:2]) for tool in probes]
     for _ in range(repeats):
-        for ranks, tool in rng.sample([(n, t) for n in RANKS for t in ("perfscope", "torch.profiler")], 6):
+        for ranks, tool in rng.sample(cases, len(cases)):
             folder = Path(tempfile.mkdtemp())
-            times = _windows_of(folder, kind, steps, ranks, tool)
+            times = _windows_of(folder, kind, steps, ranks, probes[tool])
             shutil.rmtree(folder)
             for of_rank in times:
                 for name, values in _ratios(*of_rank).items():
@@ -283,6 +294,7 @@ def windows_check(kind: str, steps: int, repeats: int, rng: random.Random) -> di
     return rows
 
 
+HERE = Path(__file__).parents[1]
 RANKS = (1, 2, 4)
 OF_WINDOW = 6  # traced steps
 BESIDE = 12  # untraced steps on either side
@@ -290,20 +302,22 @@ APART = 60  # steps from one window of torch.profiler to the next
 
 
 def _windows_of(
-    folder: Path, kind: str, steps: int, ranks: int, tool: str
+    folder: Path, kind: str, steps: int, ranks: int, checkout: Path | None
 ) -> list[tuple[list[float], list[int]]]:
-    """Of every rank: CPU times of its steps, and the window of each (-1: none)."""
-    bootstrap = Path(__file__).parents[1] / "perfscope" / "probes" / "bootstrap"
+    """Of every rank: CPU times of its steps, and the window of each (-1: none). Recorded by the perfscope
+    of `checkout`, or by torch.profiler.
+    """
     script, run, out = folder / "train.py", folder / "run", folder / "out"
     script.write_text(TRAINING)
     run.mkdir()
+    bootstrap = (checkout or HERE).resolve() / "perfscope" / "probes" / "bootstrap"
     of_tool = {
         "PERFSCOPE_RUN_DIR": str(run),
         "PERFSCOPE_AGENT": str(bootstrap / "agent.py"),
         "PERFSCOPE_CONFIG": json.dumps({"windows": 1000, "steps_per_window": OF_WINDOW, "overhead": 1000}),
         "PYTHONPATH": str(bootstrap / "site"),
     }
-    mode = "plain" if tool == "perfscope" else f"wait={APART - OF_WINDOW},{OF_WINDOW}"
+    mode = "thread" if checkout else f"wait={APART - OF_WINDOW},{OF_WINDOW}"
     command = [sys.executable, str(script), kind, str(steps), str(out), mode]
     processes = [
         subprocess.Popen(
@@ -314,7 +328,7 @@ def _windows_of(
                 "RANK": str(rank),
                 "LOCAL_RANK": str(rank),
                 "WORLD_SIZE": str(ranks),
-                **(of_tool if tool == "perfscope" else {}),
+                **(of_tool if checkout else {}),
             },
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -322,20 +336,22 @@ def _windows_of(
         for rank in range(ranks)
     ]
     if any([process.wait() for process in processes]):
-        raise SystemExit(f"the training failed under {tool} with {ranks} ranks")
-    if tool == "perfscope":
-        return [_recorded(run / "ranks" / str(rank) / "steps.jsonl") for rank in range(ranks)]
+        raise SystemExit(
+            f"the training failed with {ranks} ranks, recorded by {checkout or 'torch.profiler'}"
+        )
+    own = [json.loads(Path(f"{out}.{rank}").read_text())["steps"] for rank in range(ranks)]
+    if checkout:
+        recorded = [_windows_recorded(run / "ranks" / str(rank) / "steps.jsonl") for rank in range(ranks)]
+        return [(times[: len(windows)], windows) for times, windows in zip(own, recorded, strict=True)]
     traced = [index // APART if index % APART >= APART - OF_WINDOW else -1 for index in range(steps)]
-    return [(json.loads(Path(f"{out}.{rank}").read_text())["steps"], traced) for rank in range(ranks)]
+    return [(times, traced) for times in own]
 
 
-def _recorded(path: Path) -> tuple[list[float], list[int]]:
-    """The same of one rank's steps.jsonl."""
+def _windows_recorded(path: Path) -> list[int]:
+    """The window of every step of one rank."""
     header, *lines = path.read_text().splitlines()
-    columns = json.loads(header)["columns"]
-    rows = [dict(zip(columns, json.loads(line), strict=True)) for line in lines]
-    times = [(row["thread_user_ns"] or 0) + (row["thread_system_ns"] or 0) for row in rows]
-    return times[:-1], [row["window"] for row in rows[:-1]]  # what the last step used is not known
+    place = json.loads(header)["columns"].index("window")
+    return [json.loads(line)[place] for line in lines]
 
 
 def _ratios(times: list[float], windows: list[int]) -> dict[str, list[float]]:
@@ -370,7 +386,7 @@ def one_mechanism(args: argparse.Namespace) -> None:
         print(json.dumps(descriptor_check(300, random.Random(args.seed)), indent=1))
         return
     if args.windows:
-        rows = windows_check("cnn", args.steps * 2, args.pairs, random.Random(args.seed))
+        rows = windows_check("cnn", args.steps * 2, args.pairs, random.Random(args.seed), args.against)
         for name, row in rows.items():
             spread = f"{row['q1']:9.3f} .. {row['q3']:.3f}"
             print(f"  {name:44}{row['ratio']:7.3f}{spread}{row['windows']:8} windows")
@@ -395,6 +411,7 @@ def main() -> None:
     parser.add_argument("--descriptor", action="store_true", help="the cost of checking descriptors, alone")
     parser.add_argument("--counters", action="store_true", help="the cost of counters in traced steps, alone")
     parser.add_argument("--windows", action="store_true", help="traced steps over untraced ones, alone")
+    parser.add_argument("--against", type=Path, metavar="CHECKOUT", help="with --windows: another version")
     args = parser.parse_args()
     if args.counters or args.descriptor or args.windows:
         one_mechanism(args)
