@@ -19,7 +19,11 @@ Device = Literal["auto", "cpu", "cuda"]
 LrRule = Literal["none", "linear", "sqrt"]
 Binding = Literal["numa", "core", "none"]
 Backend = Literal["auto", "gloo", "nccl", "mpi"]
+OptimizerName = Literal["sgd", "nesterov", "adamw"]
+Schedule = Literal["constant", "linear", "cosine", "step"]
 DTYPES, DEVICES, LR_RULES, BINDINGS, BACKENDS = map(get_args, (Dtype, Device, LrRule, Binding, Backend))
+OPTIMIZERS, SCHEDULES = get_args(OptimizerName), get_args(Schedule)
+ADAMW_LEARNING_RATE = 1e-3  # torch's default; models state theirs for plain SGD
 DEFAULT_TIMEOUT_S = 60.0
 MAX_SIDE = 1 << 14  # of an input, and its channels
 MAX_ELEMENTS = 1 << 34  # numbers of one step's samples
@@ -89,10 +93,17 @@ class BenchConfig:
         learning_rate: eta at `base_batch`.
         lr_rule: how eta follows the effective batch: none, linear or sqrt of effective batch / base_batch.
         base_batch: batch that learning_rate is meant for; None = batch.
-        momentum: mu.
+        momentum: mu, of sgd and nesterov.
+        optimizer: one of OPTIMIZERS.
+        schedule: how eta changes over the steps, one of SCHEDULES; see schemes.update_rules.schedule_factor.
+        warmup: steps in which eta first grows in equal parts to its value.
+        weight_decay: of sgd and nesterov added to the gradient, of adamw decoupled (torch.optim).
+        clip_norm: largest norm of the gradient of an update; None = not limited.
         dtype: of weights and samples, one of DTYPES.
         seed: of weights, samples and whatever a scheme draws.
         data: "synthetic", or the path of a folder or .npz.
+        label_noise: share of synthetic targets that are drawn uniformly from all classes; None = 0, of tokens
+            TOKEN_NOISE.
         workers: threads of each rank that make batches ahead; 0 = none, the training's own thread makes them;
             None = one for stored data, none for synthetic.
         period: tau; steps between two exchanges of periodic schemes; None = the scheme's own default.
@@ -119,9 +130,15 @@ class BenchConfig:
     lr_rule: LrRule = "none"
     base_batch: Samples | None = None
     momentum: Part = 0.0
+    optimizer: OptimizerName = "sgd"
+    schedule: Schedule = "constant"
+    warmup: Annotated[int, Meta(ge=0, le=10**9)] = 0
+    weight_decay: Annotated[float, Meta(ge=0, le=1)] = 0.0
+    clip_norm: Annotated[float, Meta(gt=0, le=10**9)] | None = None
     dtype: Dtype = "float32"
     seed: Annotated[int, Meta(ge=0, le=(1 << 63) - 1)] = 0
     data: str = "synthetic"
+    label_noise: Part | None = None
     workers: Annotated[int, Meta(ge=0, le=256)] | None = None
     period: Count | None = None
     moving_rate: Annotated[float, Meta(ge=-(10**9), le=10**9)] | None = None  # schemes know the real bounds
@@ -199,11 +216,26 @@ def check_config(config: BenchConfig) -> None:
     values = {item.name: getattr(config, item.name) for item in fields(config)}
     converted(values, BenchConfig, spelled=SPELLED, error=BenchError)
     _check_input(config)
+    _check_update(config)
     for modifier in config.modifiers:
         if modifier.value is not None and not math.isfinite(modifier.value):
             raise BenchError(f"+{modifier}: {modifier.value:g} is not a number that can be used")
     if config.num_ranks % config.num_hosts:
         raise BenchError(f"{config.num_ranks} ranks cannot be spread evenly over {config.num_hosts} hosts")
+
+
+def _check_update(config: BenchConfig) -> None:
+    if config.optimizer == "adamw" and config.momentum:
+        raise BenchError("adamw has moments of its own; leave out --momentum")
+    if config.optimizer == "nesterov" and not config.momentum:
+        raise BenchError("--optimizer nesterov needs a momentum; add --momentum 0.9")
+    if config.warmup >= config.steps:
+        raise BenchError(
+            f"a warm-up of {config.warmup} steps leaves none of the {config.steps} at the full rate; "
+            f"use fewer than {config.steps}"
+        )
+    if config.label_noise is not None and config.data != "synthetic":
+        raise BenchError("--label-noise is for synthetic data; leave it out with --data")
 
 
 def _check_input(config: BenchConfig) -> None:

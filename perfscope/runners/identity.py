@@ -11,6 +11,7 @@ from perfscope.runners.config import BenchConfig
 from perfscope.runners.data.registry import input_workers
 from perfscope.runners.job import Job
 from perfscope.runners.models.registry import find_model
+from perfscope.runners.schemes.base import UPDATE_SETTINGS
 from perfscope.runners.schemes.local import scaled_learning_rate
 from perfscope.runners.schemes.registry import find_scheme
 from perfscope.runners.traffic import Traffic
@@ -151,6 +152,9 @@ def identity(
         "effective_batch": effective,
         "learning_rate": _learning_rate(config, effective),
         "momentum": config.momentum,
+        **{name: getattr(config, name) for name in UPDATE_SETTINGS},
+        "seed": config.seed,
+        "label_noise": config.label_noise,
         "steps": config.steps,
         "period": config.period,
         "deterministic": scheme.deterministic,

@@ -48,6 +48,7 @@ def plan(config: BenchConfig, *, writes: bool = True) -> Job:
         fits = " or ".join(scheme.backends)
         raise BenchError(f"{scheme.name} cannot exchange over {config.backend}; use --backend {fits}")
     scheme.check_modifiers(config)
+    scheme.check_update(config)
     check_data(config)
     if writes and config.save_weights is not None:
         check_weights_file(config.save_weights)

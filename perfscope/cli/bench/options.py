@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from perfscope.errors import PerfscopeError, UsageError
-from perfscope.runners.config import BACKENDS, BINDINGS, DEVICES, DTYPES, LR_RULES
+from perfscope.runners.config import BACKENDS, BINDINGS, DEVICES, DTYPES, LR_RULES, OPTIMIZERS, SCHEDULES
 
 if TYPE_CHECKING:
     from perfscope.runners.cluster.spec import ClusterSpec
@@ -57,9 +57,28 @@ _TRAINING = (
     _option("lr-rule", "How it follows the effective batch.  [default: none]", type=click.Choice(LR_RULES)),
     _option("base-batch", "Batch that --lr is meant for.  [default: --batch]", type=int, metavar="B"),
     _option("momentum", "Momentum.  [default: 0]", type=float, metavar="MU"),
+    _option(
+        "optimizer",
+        "nesterov takes --momentum; --lr of adamw is 0.001 without.  [default: sgd]",
+        type=click.Choice(OPTIMIZERS),
+    ),
+    _option(
+        "schedule",
+        "How the learning rate falls until --steps; step: a tenth at 1/2 and 3/4.  [default: constant]",
+        type=click.Choice(SCHEDULES),
+    ),
+    _option("warmup", "Steps in which the rate grows to --lr.  [default: 0]", type=int, metavar="N"),
+    _option("weight-decay", "Of the optimizer.  [default: 0]", type=float, metavar="L"),
+    _option("clip-norm", "Largest norm of a gradient.  [default: no limit]", type=float, metavar="G"),
     _option("dtype", "Of weights and samples.  [default: float32]", type=click.Choice(DTYPES)),
     _option("seed", "Of weights and samples.  [default: 0]", type=int, metavar="N"),
     _option("data", "`synthetic`, a folder of images by class, or an .npz file.", metavar="WHERE"),
+    _option(
+        "label-noise",
+        "Share of synthetic targets drawn at random; bounds the accuracy.  [default: 0; of tokens 0.2]",
+        type=float,
+        metavar="R",
+    ),
     _option(
         "workers",
         "Threads of each rank that make batches ahead, 0 = none.  [default: 1 for --data, 0 for synthetic]",

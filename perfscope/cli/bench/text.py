@@ -27,7 +27,6 @@ def plan_text(record: Mapping[str, Any], command: Sequence[str], notes: Sequence
     batch = f"{record['batch']}" + (
         f" ({effective} behind one update)" if effective != record["batch"] else ""
     )
-    rate = record["learning_rate"]
     lines = [
         f"{record['full_name']}: {record['summary']}",
         "",
@@ -37,7 +36,7 @@ def plan_text(record: Mapping[str, Any], command: Sequence[str], notes: Sequence
         f"  batch      {batch}, {record['group_batch']} per {'worker' if _pairs(record) else 'data part'}; "
         f"{counted(record['steps'], 'step')}",
         f"  threads    {threads_words(record)}",
-        f"  rate       {rate['value']:g} (rule: {rate['rule']}), momentum {record['momentum']:g}",
+        f"  update     {_update(record)}",
     ]
     lines += _groups([group for group in record["groups"] if group["axis"] != "server"])
     predicted = record["predicted"]
@@ -52,6 +51,23 @@ def plan_text(record: Mapping[str, Any], command: Sequence[str], notes: Sequence
         lines += ["", "Nothing is communicated."]
     lines += ["", "Command", f"  {shlex.join(command)}", *(f"note: {note}" for note in notes)]
     return "\n".join(lines) + "\n"
+
+
+def _update(record: Mapping[str, Any]) -> str:
+    """`sgd at 0.03 (rule: none), momentum 0.9, cosine after 10 steps of warm-up`."""
+    rate = record["learning_rate"]
+    words = [f"{record['optimizer']} at {rate['value']:g} (rule: {rate['rule']})"]
+    if record["optimizer"] != "adamw":
+        words.append(f"momentum {record['momentum']:g}")
+    if record["schedule"] != "constant":
+        words.append(f"schedule {record['schedule']}")
+    if record["warmup"]:
+        words.append(f"warm-up {counted(record['warmup'], 'step')}")
+    if record["weight_decay"]:
+        words.append(f"weight decay {record['weight_decay']:g}")
+    if record["clip_norm"] is not None:
+        words.append(f"gradient norm at most {record['clip_norm']:g}")
+    return ", ".join(words)
 
 
 def verdict_text(record: Mapping[str, Any], figures: Mapping[str, Any]) -> str:

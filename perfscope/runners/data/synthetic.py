@@ -8,6 +8,7 @@ from math import prod, sqrt
 import torch
 
 from perfscope.runners.config import BenchConfig
+from perfscope.runners.data.best import Best, best_of_classes, best_with_noise
 from perfscope.runners.data.seeds import mixed_seed
 from perfscope.runners.inputs import InputKind
 from perfscope.runners.schemes.base import Batch, Feed
@@ -17,7 +18,7 @@ _COLOR, _PATCH, _NOISE = 0.5, 0.5, sqrt(0.5)  # standard deviations; a sample's 
 _CENTER = sqrt(0.5)  # of a class of rows
 _STRIP = 1 << 20  # values of noise beyond one sample's
 _TEXT = 1 << 16  # tokens of a text, beyond one sample's
-_SURPRISE = 0.2  # share of tokens that do not follow from the one before
+TOKEN_NOISE = 0.2  # share of tokens that do not follow from the one before, where nothing else is asked for
 _TRAINING, _HELD_OUT = 1, 2  # streams of random numbers
 
 
@@ -34,6 +35,11 @@ class Synthetic(Feed):
         size = self._config.batch // num_parts
         return self.samples(step, self._config.batch, part * size, size)
 
+    @property
+    @abstractmethod
+    def best(self) -> Best | None:
+        """What no model can exceed on average, and one can reach; None where it does not follow."""
+
     @abstractmethod
     def samples(self, step: int, batch: int, first: int, num: int) -> Batch:
         """Samples first .. first+num-1 of a batch of `batch` samples."""
@@ -41,29 +47,46 @@ class Synthetic(Feed):
     def _draws(self, step: int) -> torch.Generator:
         return torch.Generator().manual_seed(mixed_seed(self._config.seed, self._stream, step + 2))
 
+    def _given(self, labels: torch.Tensor, draws: torch.Generator) -> torch.Tensor:
+        """Labels (b,) as they are trained on: a share of `label_noise` drawn anew from all classes."""
+        noise = self._config.label_noise
+        if not noise:
+            return labels
+        anew = torch.rand(labels.shape, generator=draws) < noise
+        others = torch.randint(self._config.num_classes, labels.shape, generator=draws)
+        return torch.where(anew, others, labels)
+
 
 class SyntheticTokens(Synthetic):
     """Windows of a text in which most tokens follow from the one before; targets are the next tokens.
 
     The text is a Markov chain: a token's successor is fixed (a permutation drawn from the seed), but for a
-    share of _SURPRISE that is drawn uniformly: the loss falls from log(vocabulary) to the chain's entropy.
+    share of `label_noise` that is drawn uniformly. The loss falls from log(vocabulary) to the chain's
+    entropy.
     """
 
     def __init__(self, config: BenchConfig, device: torch.device, stream: int = _TRAINING) -> None:
         super().__init__(config, device, stream)
         (length,), vocabulary = config.input_shape, config.num_classes
+        noise = TOKEN_NOISE if config.label_noise is None else config.label_noise
         follows = torch.randperm(
             vocabulary, generator=torch.Generator().manual_seed(mixed_seed(config.seed, 0, 2))
         ).tolist()
         generator = torch.Generator().manual_seed(mixed_seed(config.seed, stream, 1))
         shape = (_TEXT + length,)
         surprises = torch.randint(vocabulary, shape, generator=generator).tolist()
-        is_surprise = (torch.rand(shape, generator=generator) < _SURPRISE).tolist()
+        is_surprise = (torch.rand(shape, generator=generator) < noise).tolist()
         text, token = [], 0
         for other, surprised in zip(surprises, is_surprise, strict=True):
             token = other if surprised else follows[token]
             text.append(token)
         self._windows = torch.tensor(text, device=device).unfold(0, length + 1, 1)
+        self._noise = noise
+
+    @property
+    def best(self) -> Best:
+        """See Synthetic: the chain's own."""
+        return best_with_noise(self._config.num_classes, self._noise)
 
     def samples(self, step: int, batch: int, first: int, num: int) -> Batch:
         """See Synthetic."""
@@ -100,11 +123,19 @@ class SyntheticFeed(Synthetic):
         generator = self._draws(step)
         labels = torch.randint(self._config.num_classes, (batch,), generator=generator)
         starts = torch.randint(_STRIP, (batch,), generator=generator)
-        targets = labels[first : first + num].to(self._device)
+        given = self._given(labels, generator)[first : first + num].to(self._device)
+        classes = labels[first : first + num].to(self._device)
         positions = starts[first : first + num].to(self._device)
         inputs = self._windows[positions].view(num, *self._config.input_shape)
-        inputs += self._patterns[targets][:, :, self._rows][:, :, :, self._columns]
-        return Batch(inputs, targets)
+        inputs += self._patterns[classes][:, :, self._rows][:, :, :, self._columns]
+        return Batch(inputs, given)
+
+    @property
+    def best(self) -> Best | None:
+        """See Synthetic."""
+        pixels = self._rows.bincount(minlength=_GRID).outer(self._columns.bincount(minlength=_GRID))
+        centers = (self._patterns * pixels.sqrt()).flatten(1)  # as far apart as the images are
+        return best_of_classes(centers, _NOISE, self._config.label_noise or 0.0)
 
 
 class SyntheticTables(Synthetic):
@@ -124,9 +155,15 @@ class SyntheticTables(Synthetic):
         generator = self._draws(step)
         labels = torch.randint(self._config.num_classes, (batch,), generator=generator)
         starts = torch.randint(_STRIP, (batch,), generator=generator)
-        targets = labels[first : first + num].to(self._device)
+        given = self._given(labels, generator)[first : first + num].to(self._device)
+        classes = labels[first : first + num].to(self._device)
         rows = self._windows[starts[first : first + num].to(self._device)]
-        return Batch(rows + self._centers[targets], targets)
+        return Batch(rows + self._centers[classes], given)
+
+    @property
+    def best(self) -> Best | None:
+        """See Synthetic."""
+        return best_of_classes(self._centers, _NOISE, self._config.label_noise or 0.0)
 
 
 def synthetic_feed(

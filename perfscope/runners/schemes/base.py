@@ -22,6 +22,18 @@ from perfscope.runners.traffic import Traffic
 from perfscope.runners.world import World
 from perfscope.vocabulary.axes import Axis
 
+# Settings of the update that not every scheme can apply, and the value that leaves each out.
+UPDATE_SETTINGS: Mapping[str, object] = {
+    "optimizer": "sgd",
+    "schedule": "constant",
+    "warmup": 0,
+    "weight_decay": 0.0,
+    "clip_norm": None,
+}
+OWN_RULE = dict.fromkeys(("optimizer", "weight_decay", "clip_norm"), "its rule is an update of its own")
+CONSTANT_RULE = {**OWN_RULE, **dict.fromkeys(("schedule", "warmup"), "its workers share no count of steps")}
+NO_WHOLE_GRADIENT = {"clip_norm": "no rank has the whole gradient"}
+
 
 class Axes(NamedTuple):
     """The four axes of the taxonomy of Langer et al. (TPDS 31(12), 2020, arXiv 2007.03970)."""
@@ -70,6 +82,7 @@ class Scheme(ABC):
         criterion: what holds instead, where they do not.
         deterministic: the same weights in every run.
         one_host: ranks must share one host's memory.
+        refused_updates: settings of the update that the scheme cannot apply (UPDATE_SETTINGS) -> the reason.
     """
 
     name: ClassVar[str]
@@ -85,6 +98,7 @@ class Scheme(ABC):
     criterion: ClassVar[str] = ""
     deterministic: ClassVar[bool] = True
     one_host: ClassVar[bool] = False
+    refused_updates: ClassVar[Mapping[str, str]] = {}
     backends: ClassVar[tuple[str, ...]] = (
         "gloo",
         "nccl",
@@ -125,6 +139,16 @@ class Scheme(ABC):
             if modifier.name not in cls.modifiers:
                 accepted = ", ".join(f"+{modifier_name}" for modifier_name in sorted(cls.modifiers)) or "none"
                 raise BenchError(f"{cls.name} cannot take +{modifier.name} (it takes: {accepted})")
+
+    @classmethod
+    def check_update(cls, config: BenchConfig) -> None:
+        """Raises BenchError for an optimizer, a schedule or a limit that the rule has no place for."""
+        for setting, reason in cls.refused_updates.items():
+            value = getattr(config, setting)
+            if value != UPDATE_SETTINGS[setting]:
+                raise BenchError(
+                    f"{cls.name} cannot take --{setting.replace('_', '-')} {value}: {reason}; leave it out"
+                )
 
     @classmethod
     def check(cls, job: Job) -> None:

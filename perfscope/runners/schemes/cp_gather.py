@@ -18,7 +18,8 @@ from perfscope.runners.model_parallel.operators import gather_partial
 from perfscope.runners.models.transformer import DotProductAttention, TokenEmbedding
 from perfscope.runners.schemes.base import Axes, Batch
 from perfscope.runners.schemes.dp_gradients import Replicas
-from perfscope.runners.schemes.local import loss_of, make_optimizer
+from perfscope.runners.schemes.local import loss_of
+from perfscope.runners.schemes.update_rules import make_optimizer
 from perfscope.runners.traffic import Traffic
 from perfscope.vocabulary.axes import Axis
 from perfscope.vocabulary.traffic import ScalesWith

@@ -17,7 +17,8 @@ from perfscope.runners.exchange import Exchange, PendingExchange
 from perfscope.runners.job import Job
 from perfscope.runners.schemes.base import Batch
 from perfscope.runners.schemes.dp_gradients import CODECS, Replicas, exchange_traffic
-from perfscope.runners.schemes.local import loss_of, make_optimizer
+from perfscope.runners.schemes.local import loss_of
+from perfscope.runners.schemes.update_rules import make_optimizer
 from perfscope.runners.traffic import Traffic
 from perfscope.vocabulary.axes import Axis
 

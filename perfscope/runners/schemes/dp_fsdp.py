@@ -14,9 +14,10 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
 from perfscope.runners.job import Job
-from perfscope.runners.schemes.base import Axes, Batch, Scheme
+from perfscope.runners.schemes.base import NO_WHOLE_GRADIENT, Axes, Batch, Scheme
 from perfscope.runners.schemes.dp_ddp import require_torch_group
-from perfscope.runners.schemes.local import loss_of, make_optimizer
+from perfscope.runners.schemes.local import loss_of
+from perfscope.runners.schemes.update_rules import make_optimizer
 from perfscope.runners.traffic import Traffic
 from perfscope.vocabulary.axes import Axis
 
@@ -30,6 +31,8 @@ def padded_elements(shape: tuple[int, ...], parts: int) -> int:
 
 class _Sharded(Scheme):
     """Weights, gradients and optimizer state are cut over a group; blocks are gathered when needed."""
+
+    refused_updates = NO_WHOLE_GRADIENT
 
     def build(self, model: nn.Sequential) -> None:
         """See Scheme. Every top-level child with parameters is one FSDP unit."""

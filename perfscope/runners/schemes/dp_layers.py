@@ -21,7 +21,8 @@ from perfscope.runners.schemes.dp_gradients import (
     on_ready,
 )
 from perfscope.runners.schemes.dp_senders import make_sender, pieces_of
-from perfscope.runners.schemes.local import loss_of, make_optimizer, scaled_learning_rate
+from perfscope.runners.schemes.local import loss_of, scaled_learning_rate
+from perfscope.runners.schemes.update_rules import follow_schedule, make_optimizer
 from perfscope.runners.traffic import Traffic
 from perfscope.vocabulary.axes import Axis
 
@@ -97,7 +98,7 @@ class PerLayer(Replicas):
         on_ready(self._layers, self._sender.ready)
         self._optimizer = self._make_optimizer()
 
-    def _make_optimizer(self) -> torch.optim.SGD:
+    def _make_optimizer(self) -> torch.optim.Optimizer:
         return make_optimizer(self, self.model.parameters())
 
     def step(self, batch: Batch) -> torch.Tensor:
@@ -161,6 +162,9 @@ class ForwardOverlap(PerLayer):
         "here it lets the first layers, which are needed first, overtake large last ones."
     )
     source = "Intel Caffe on MLSL, FW_OVERLAP_OPT; MLSL_MSG_PRIORITY for +prio"
+    refused_updates = dict.fromkeys(
+        ("optimizer", "weight_decay", "clip_norm"), "it updates layer by layer, with SGD of its own"
+    )
 
     _optimizer: LayerwiseSGD
 
@@ -170,10 +174,12 @@ class ForwardOverlap(PerLayer):
         for layer in self._layers:
             layer.module.register_forward_pre_hook(partial(self._before_forward, layer))
 
-    def _make_optimizer(self) -> torch.optim.SGD:
+    def _make_optimizer(self) -> LayerwiseSGD:
         rate = scaled_learning_rate(self.config, self.effective_batch(self.job))
         groups = [{"params": layer.params} for layer in self._layers]
-        return LayerwiseSGD(groups, lr=rate, momentum=self.config.momentum, foreach=False)
+        optimizer = LayerwiseSGD(groups, lr=rate, momentum=self.config.momentum, foreach=False)
+        follow_schedule(optimizer, self.config, rate)
+        return optimizer
 
     def step(self, batch: Batch) -> torch.Tensor:
         """See Scheme."""

@@ -12,7 +12,8 @@ from perfscope.runners.config import BenchConfig
 from perfscope.runners.job import Job
 from perfscope.runners.schemes.base import Axes, Batch
 from perfscope.runners.schemes.dp_gradients import Replicas
-from perfscope.runners.schemes.local import loss_of, make_optimizer
+from perfscope.runners.schemes.local import loss_of
+from perfscope.runners.schemes.update_rules import make_optimizer
 from perfscope.runners.traffic import Traffic
 from perfscope.vocabulary.axes import Axis
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -12,9 +12,10 @@ from torch import nn
 from perfscope.runners import comm
 from perfscope.runners.comm import Group
 from perfscope.runners.job import Job
-from perfscope.runners.schemes.base import Axes, Batch
+from perfscope.runners.schemes.base import NO_WHOLE_GRADIENT, Axes, Batch
 from perfscope.runners.schemes.dp_gradients import LayerGradients, Replicas, clear, on_ready
-from perfscope.runners.schemes.local import loss_of, make_optimizer
+from perfscope.runners.schemes.local import loss_of
+from perfscope.runners.schemes.update_rules import make_optimizer
 from perfscope.runners.traffic import Traffic
 from perfscope.vocabulary.axes import Axis
 
@@ -84,6 +85,10 @@ class DistributedUpdate(Replicas):
     )
     source = "Intel MLSL, distributedUpdate; Rajbhandari et al. 2020 (arXiv 1910.02054), ZeRO stage 1"
     axes = Axes("data", "decentralised", "synchronous", "reduce-scatter and all-gather among all")
+    refused_updates: ClassVar[Mapping[str, str]] = {
+        **NO_WHOLE_GRADIENT,
+        "weight_decay": "ranks update increments, which start at zero, and not weights",
+    }
 
     def build(self, model: nn.Sequential) -> None:
         """See Scheme."""

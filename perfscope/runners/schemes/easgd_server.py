@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 
 from perfscope.runners.job import Job
-from perfscope.runners.schemes.base import Axes, Batch
+from perfscope.runners.schemes.base import OWN_RULE, Axes, Batch
 from perfscope.runners.schemes.easgd_rules import (
     ElasticCenter,
     ElasticWorker,
@@ -22,6 +22,7 @@ from perfscope.runners.schemes.server_base import (
     Staleness,
     require_no_momentum,
 )
+from perfscope.runners.schemes.update_rules import follow_schedule
 
 _SOURCE = "You, Buluc, Demmel, SC'17, arXiv 1708.02983; Zhang, Choromanska, LeCun, arXiv 1412.6651."
 
@@ -43,6 +44,7 @@ class EasgdOriginal(ServerScheme):
     criterion = (
         "Center and losses equal a single-process reference of the rule to 1e-6 (float64); the loss falls."
     )
+    refused_updates = OWN_RULE
     sends_up = "weights"
     momentum_scheme: ClassVar[str] = "easgd.async_mom"
 
@@ -76,6 +78,7 @@ class EasgdOriginal(ServerScheme):
         self.update = ElasticWorker(
             self.packed.weights, self.known_center, self.rate, self.moving_rate, self.worker_momentum
         )
+        follow_schedule(self.update, self.config, self.rate)
 
     @property
     def worker_momentum(self) -> float | None:

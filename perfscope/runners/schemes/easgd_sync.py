@@ -12,7 +12,7 @@ from torch import nn
 from perfscope.runners import comm
 from perfscope.runners.job import Job
 from perfscope.runners.mesh import WORLD
-from perfscope.runners.schemes.base import Axes, Batch, Scheme
+from perfscope.runners.schemes.base import OWN_RULE, Axes, Batch, Scheme
 from perfscope.runners.schemes.easgd_rules import (
     ElasticCenter,
     ElasticWorker,
@@ -27,6 +27,7 @@ from perfscope.runners.schemes.server_base import (
     require_no_momentum,
 )
 from perfscope.runners.schemes.server_packed import PackedModel
+from perfscope.runners.schemes.update_rules import follow_schedule
 from perfscope.runners.traffic import Traffic
 from perfscope.runners.world import World
 
@@ -71,6 +72,7 @@ class EasgdSync1(ServerScheme):
     volume = _ROOTED_VOLUME
     source = _SOURCE
     axes = Axes("data", "decentralised", "synchronous", "single master, tree")
+    refused_updates = OWN_RULE
     backends = ("gloo",)
     deterministic = True
     criterion = _CRITERION
@@ -103,6 +105,7 @@ class EasgdSync1(ServerScheme):
         self.known_center = self.packed.buffer()
         self.on_host = self.packed.buffer("cpu")  # the center never leaves CPUs
         self.update = ElasticWorker(self.packed.weights, self.known_center, self.rate, self.moving_rate)
+        follow_schedule(self.update, self.config, self.rate)
 
     def serve(self) -> None:
         """See ServerScheme."""
@@ -129,6 +132,7 @@ class _EasgdTogether(Scheme):
 
     source = _SOURCE
     axes = Axes("data", "decentralised", "synchronous", "single master, tree")
+    refused_updates = OWN_RULE
     equals_serial = False
     criterion = _CRITERION
     overlaps: ClassVar[bool] = True
@@ -155,6 +159,7 @@ class _EasgdTogether(Scheme):
         self.total = self.packed.buffer()
         rate = scaled_learning_rate(self.config, self.effective_batch(self.job))
         self.update = ElasticWorker(self.packed.weights, self.center, rate, self.moving_rate)
+        follow_schedule(self.update, self.config, rate)
 
     def step(self, batch: Batch) -> torch.Tensor:
         """See Scheme."""

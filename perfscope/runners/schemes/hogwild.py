@@ -12,12 +12,13 @@ from torch import nn
 from perfscope.runners.config import BenchError
 from perfscope.runners.job import Job
 from perfscope.runners.mesh import WORLD
-from perfscope.runners.schemes.base import Axes, Batch, Scheme
+from perfscope.runners.schemes.base import CONSTANT_RULE, OWN_RULE, Axes, Batch, Scheme
 from perfscope.runners.schemes.easgd_rules import ElasticWorker, require_every_step, settle_moving_rate
 from perfscope.runners.schemes.local import scaled_learning_rate
 from perfscope.runners.schemes.server_base import RemoteUpdate, require_no_momentum
 from perfscope.runners.schemes.server_packed import PackedModel
 from perfscope.runners.schemes.shared_memory import UnlockedUpdates, map_shared, merged
+from perfscope.runners.schemes.update_rules import follow_schedule
 from perfscope.runners.traffic import Traffic
 from perfscope.runners.world import World
 
@@ -93,6 +94,7 @@ class HogwildSgd(_Unlocked):
     """ps.async_sgd without the server and its lock."""
 
     name = "hogwild.sgd"
+    refused_updates = CONSTANT_RULE
     summary = "Hogwild: all workers of a host update one set of weights in shared memory, without a lock."
     rule = (
         "All P ranks of one host are workers (N = P, b = B/N samples each). Each step: copy W from shared "
@@ -128,6 +130,7 @@ class EasgdHogwild(_Unlocked):
     """easgd.async without the server and its lock."""
 
     name = "easgd.hogwild"
+    refused_updates = OWN_RULE
     summary = "Elastic averaging with the center in shared memory, without a lock."
     rule = (
         "All P ranks of one host are workers (N = P, b = B/N samples each). Each step: make G^i, copy Wb "
@@ -154,6 +157,7 @@ class EasgdHogwild(_Unlocked):
         self.moving_rate = settle_moving_rate(self.name, self.config, self.world.size)
         self.known_center = torch.empty_like(self.packed.weights)
         self.update = ElasticWorker(self.packed.weights, self.known_center, self.rate, self.moving_rate)
+        follow_schedule(self.update, self.config, self.rate)
 
     def step(self, batch: Batch) -> torch.Tensor:
         """See Scheme."""

@@ -13,7 +13,8 @@ from perfscope.runners.config import BenchError
 from perfscope.runners.job import Job
 from perfscope.runners.mesh import Mesh
 from perfscope.runners.schemes.base import Axes, Batch, Scheme
-from perfscope.runners.schemes.local import loss_of, make_optimizer
+from perfscope.runners.schemes.local import loss_of
+from perfscope.runners.schemes.update_rules import make_optimizer
 from perfscope.runners.traffic import Traffic
 from perfscope.vocabulary.axes import Axis
 

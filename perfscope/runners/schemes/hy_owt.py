@@ -24,9 +24,10 @@ from perfscope.runners.hybrid.chain import (
 )
 from perfscope.runners.inputs import InputKind
 from perfscope.runners.job import Job
-from perfscope.runners.schemes.base import Axes, Batch, Scheme
+from perfscope.runners.schemes.base import NO_WHOLE_GRADIENT, Axes, Batch, Scheme
 from perfscope.runners.schemes.dp_gradients import CODECS, exchange_traffic
-from perfscope.runners.schemes.local import cross_entropy, make_optimizer
+from perfscope.runners.schemes.local import cross_entropy
+from perfscope.runners.schemes.update_rules import make_optimizer
 from perfscope.runners.traffic import Traffic
 from perfscope.vocabulary.axes import Axis
 from perfscope.vocabulary.traffic import ScalesWith
@@ -42,6 +43,7 @@ class HybridChain(Scheme):
         "ring all-reduce; all-gather and reduce-scatter of activations",
     )
     splits = (Axis.DP,)
+    refused_updates = NO_WHOLE_GRADIENT
     inputs = frozenset((InputKind.IMAGE, InputKind.TABLE))
     modifiers = CODECS
 

@@ -1,8 +1,7 @@
-"""What every scheme does alike on its own rank: the loss, the learning rate, the optimizer."""
+"""What every scheme does alike on its own rank: the loss and the learning rate."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from math import sqrt
 
 import torch
@@ -10,7 +9,7 @@ from torch import nn
 from torch.nn import functional
 
 from perfscope.runners.config import BenchConfig
-from perfscope.runners.schemes.base import Batch, Scheme
+from perfscope.runners.schemes.base import Batch
 
 
 def loss_of(model: nn.Module, batch: Batch) -> torch.Tensor:
@@ -34,9 +33,3 @@ def scaled_learning_rate(config: BenchConfig, effective_batch: int) -> float:
     ratio = effective_batch / (config.base_batch or config.batch)
     scale = {"none": 1.0, "linear": ratio, "sqrt": sqrt(ratio)}[config.lr_rule]
     return config.learning_rate * scale
-
-
-def make_optimizer(scheme: Scheme, params: Iterable[torch.Tensor]) -> torch.optim.SGD:
-    """SGD with the run's momentum and the rate that its rule gives for the scheme's effective batch."""
-    rate = scaled_learning_rate(scheme.config, scheme.effective_batch(scheme.job))
-    return torch.optim.SGD(params, lr=rate, momentum=scheme.config.momentum, foreach=False)

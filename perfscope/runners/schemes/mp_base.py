@@ -19,8 +19,9 @@ from perfscope.runners.job import Job
 from perfscope.runners.model_parallel.pieces import Pieces, assemble
 from perfscope.runners.model_parallel.structure import Structure, read_structure
 from perfscope.runners.model_parallel.volumes import Exchanged
-from perfscope.runners.schemes.base import Batch, Scheme
-from perfscope.runners.schemes.local import loss_of, make_optimizer
+from perfscope.runners.schemes.base import NO_WHOLE_GRADIENT, Batch, Scheme
+from perfscope.runners.schemes.local import loss_of
+from perfscope.runners.schemes.update_rules import make_optimizer
 from perfscope.runners.traffic import Traffic
 from perfscope.vocabulary.axes import Axis
 from perfscope.vocabulary.traffic import ScalesWith
@@ -33,6 +34,7 @@ class SplitModel(Scheme):
     """
 
     splits: ClassVar[tuple[Axis, ...]] = (Axis.TP,)
+    refused_updates = NO_WHOLE_GRADIENT
     inputs: ClassVar[frozenset[InputKind]] = frozenset((InputKind.IMAGE, InputKind.TABLE))
 
     @abstractmethod

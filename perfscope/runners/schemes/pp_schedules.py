@@ -17,8 +17,9 @@ from perfscope.runners.job import Job
 from perfscope.runners.mesh import Mesh
 from perfscope.runners.models.shapes import example_input
 from perfscope.runners.pipeline.partition import Stage, bubble_ratio, cut, default_microbatches, num_cuttable
-from perfscope.runners.schemes.base import Axes, Batch, Scheme
-from perfscope.runners.schemes.local import cross_entropy, make_optimizer
+from perfscope.runners.schemes.base import NO_WHOLE_GRADIENT, Axes, Batch, Scheme
+from perfscope.runners.schemes.local import cross_entropy
+from perfscope.runners.schemes.update_rules import make_optimizer
 from perfscope.runners.traffic import Traffic
 from perfscope.vocabulary.axes import Axis
 from perfscope.vocabulary.traffic import ScalesWith
@@ -36,6 +37,7 @@ class Pipeline(Scheme):
 
     axes = Axes("pipeline", "decentralised", "synchronous", "chain of stages, point to point")
     splits: ClassVar[tuple[Axis, ...]] = (Axis.PP,)
+    refused_updates = NO_WHOLE_GRADIENT
     volume = (
         "per cut b*|y_cut|*e forward (activations) and as much backward (their gradients), in m messages "
         "each way; sent by torch's pipeline itself. Once, in the first step, 4 bytes each way."

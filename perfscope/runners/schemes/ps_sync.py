@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import ClassVar
+
 import torch
 
 from perfscope.runners.job import Job
 from perfscope.runners.schemes.base import Axes, Batch
-from perfscope.runners.schemes.local import make_optimizer
 from perfscope.runners.schemes.server_base import SERVER, SERVER_WORDS, RemoteUpdate, ServerScheme
+from perfscope.runners.schemes.update_rules import make_optimizer
 
 
 class PsSync(ServerScheme):
@@ -21,6 +24,7 @@ class PsSync(ServerScheme):
     )
     source = "Li et al., OSDI 2014; as ConsistentParameterServer of Deep500 (without its lost root gradient)."
     axes = Axes("data", "centralised", "synchronous", "parameter server (1 of n)")
+    refused_updates: ClassVar[Mapping[str, str]] = {}
     equals_serial = True
     deterministic = True
 

@@ -13,7 +13,7 @@ from torch import nn
 from perfscope.runners.config import BenchConfig, BenchError
 from perfscope.runners.job import Job
 from perfscope.runners.mesh import WORLD, Mesh
-from perfscope.runners.schemes.base import Axes, Batch, Feed, LoopReporter, Scheme
+from perfscope.runners.schemes.base import CONSTANT_RULE, Axes, Batch, Feed, LoopReporter, Scheme
 from perfscope.runners.schemes.local import scaled_learning_rate
 from perfscope.runners.schemes.server_packed import PackedModel, buffers_of
 from perfscope.runners.traffic import Traffic
@@ -86,6 +86,7 @@ class ServerScheme(Scheme):
     axes = Axes("data", "centralised", "asynchronous", "parameter server (1 of n)")
     splits = (Axis.DP,)
     backends: ClassVar[tuple[str, ...]] = ("gloo", "mpi")
+    refused_updates: ClassVar[Mapping[str, str]] = CONSTANT_RULE
     equals_serial = False
     deterministic = False
     volume = (

@@ -13,7 +13,15 @@ from dataclasses import make_dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, get_type_hints
 
-from perfscope.runners.config import SHAPE, SPELLED, BenchConfig, BenchError, Modifier, parse_scheme
+from perfscope.runners.config import (
+    ADAMW_LEARNING_RATE,
+    SHAPE,
+    SPELLED,
+    BenchConfig,
+    BenchError,
+    Modifier,
+    parse_scheme,
+)
 from perfscope.runners.mesh import Mesh
 from perfscope.settings import converted, given
 
@@ -110,7 +118,8 @@ def config_of(
         values["num_hosts"] = cluster.hosts
     model = values.get("model", BenchConfig(scheme=name).model)
     if "learning_rate" not in values and default_learning_rate is not None:
-        values["learning_rate"] = default_learning_rate(model)
+        adamw = values.get("optimizer") == "adamw"
+        values["learning_rate"] = ADAMW_LEARNING_RATE if adamw else default_learning_rate(model)
     if "input_shape" not in values and default_input is not None and (shape := default_input(model)):
         values["input_shape"] = shape
     return BenchConfig(scheme=name, modifiers=every, **values)
