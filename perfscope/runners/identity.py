@@ -18,6 +18,7 @@ from perfscope.runners.traffic import Traffic
 from perfscope.vocabulary.links import LinkClass
 from perfscope.volumes import backend_factor, edges_from
 
+_AS_ASKED = ("momentum", "seed", "label_noise", "steps", "period")
 _MAX_LISTED, _MAX_CALLS = 4096, 1 << 16  # groups and ranks, and calls of them; run.json is read whole
 
 
@@ -151,12 +152,7 @@ def identity(
         "group_batch": config.batch // max(scheme.num_parts(job.mesh), 1),
         "effective_batch": effective,
         "learning_rate": _learning_rate(config, effective),
-        "momentum": config.momentum,
-        **{name: getattr(config, name) for name in UPDATE_SETTINGS},
-        "seed": config.seed,
-        "label_noise": config.label_noise,
-        "steps": config.steps,
-        "period": config.period,
+        **{name: getattr(config, name) for name in (*UPDATE_SETTINGS, *_AS_ASKED)},
         "deterministic": scheme.deterministic,
         "equals_serial": equal,
         "criterion": criterion,
