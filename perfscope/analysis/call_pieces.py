@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perfscope.analysis import intervals as iv
-from perfscope.analysis.intervals import Int64
+from perfscope.analysis.intervals import Int64, distinct
 
 
 def pieces(start: Int64, end: Int64, thread: Int64) -> tuple[Int64, Int64, Int64]:
@@ -21,7 +21,7 @@ def pieces(start: Int64, end: Int64, thread: Int64) -> tuple[Int64, Int64, Int64
     """
     others = np.flatnonzero(thread < 0)
     parts: list[tuple[Int64, Int64, Int64]] = [(others, start[others], end[others])]
-    for number in np.unique(thread[thread >= 0]).tolist():
+    for number in distinct(thread[thread >= 0]).tolist():
         calls = np.flatnonzero(thread == number)
         index, begins, ends = iv.first_ending(start[calls], end[calls])
         parts.append((calls[index], begins, ends))

@@ -18,7 +18,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from perfscope.analysis.comm_record import CommRecord, GroupKey
-from perfscope.analysis.intervals import Int64
+from perfscope.analysis.intervals import Int64, distinct
 from perfscope.analysis.matching import RankCalls
 from perfscope.vocabulary.communication import UNKNOWN_GROUP
 
@@ -40,7 +40,7 @@ def name_groups(record: CommRecord, hosts: Mapping[int, str]) -> None:
         named = {name: _named(record, window, name) for name in record.listed}
         lanes: _Lanes = {}
         for rank, by_collective in ranks.items():
-            for lane in np.unique(np.concatenate([calls.lane for calls in by_collective.values()])).tolist():
+            for lane in distinct(np.concatenate([calls.lane for calls in by_collective.values()])).tolist():
                 possible = _possible(record.listed, hosts, rank, lane, ranks, named)
                 if len(possible) == 1:
                     lanes[rank, lane] = possible[0]

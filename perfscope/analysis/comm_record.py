@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from msgspec import Struct, field
 
-from perfscope.analysis.intervals import Int64
+from perfscope.analysis.intervals import Int64, distinct
 from perfscope.analysis.matching import RankCalls
 from perfscope.analysis.spans import COMM, owning_step, spans_of, waited_from, whole_numbers, words
 from perfscope.vocabulary.communication import DEFAULT_GROUP, UNKNOWN_GROUP
@@ -91,7 +91,7 @@ class CommRecord(Struct, eq=False):
             at = order[(collective[order] == which) & (group[order] == name)]
             group_name = names[name] if name >= 0 else DEFAULT_GROUP
             key = GroupKey(collectives[which], group_name, members.get(group_name, ()))
-            sizes = np.unique(numbers["group_size"][at]).tolist()
+            sizes = distinct(numbers["group_size"][at]).tolist()
             is_open = is_unknown(group_name) and len(sizes) > 1  # calls on several groups
             size = 0 if is_open else max(*sizes, len(key.members), 0)
             column = {column: values[at] for column, values in numbers.items()}

@@ -28,7 +28,7 @@ from msgspec import Struct, field
 from perfscope.analysis.breakdown import Activity
 from perfscope.analysis.buckets import Bucket, LayerParams, match_buckets
 from perfscope.analysis.group_axes import EXCHANGES, CommGroup, GroupUse
-from perfscope.analysis.intervals import Int64
+from perfscope.analysis.intervals import Int64, distinct
 from perfscope.analysis.recorded_buckets import RecordedBuckets, recorded_buckets
 from perfscope.analysis.served_layers import Boundary, served_layers
 from perfscope.analysis.spans import (
@@ -182,15 +182,15 @@ class RankComm(Struct):
     def _note_uses(
         self, calls: WindowCalls, groups: Sequence[CommGroup], layers: Sequence[str], *, has_units: bool
     ) -> None:
-        for index in np.unique(calls.group).tolist():
+        for index in distinct(calls.group).tolist():
             of_group = calls.group == index
             use = self.uses[groups[index]]
-            use.collectives.update(np.unique(calls.collective[of_group]).tolist())
+            use.collectives.update(distinct(calls.collective[of_group]).tolist())
             forward = of_group & (calls.phase == FORWARD) & (calls.layer >= 0)
-            use.forward.update(np.unique(calls.collective[forward]).tolist())
-            use.forward_layers.update(layers[layer] for layer in np.unique(calls.layer[forward]).tolist())
+            use.forward.update(distinct(calls.collective[forward]).tolist())
+            use.forward_layers.update(layers[layer] for layer in distinct(calls.layer[forward]).tolist())
             exchanges = of_group & (calls.layer >= 0) & np.isin(calls.collective, list(EXCHANGES))
-            use.layers.update(layers[layer] for layer in np.unique(calls.layer[exchanges]).tolist())
+            use.layers.update(layers[layer] for layer in distinct(calls.layer[exchanges]).tolist())
             use.has_units |= has_units
             # Said to carry tensors of layers while none runs: gradients.
             reduces = of_group & (calls.served >= 0) & (calls.layer < 0)

@@ -18,7 +18,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from perfscope.analysis import intervals as iv
-from perfscope.analysis.intervals import Int64, Intervals
+from perfscope.analysis.intervals import Int64, Intervals, distinct
 from perfscope.analysis.results import DeviceIdle
 from perfscope.analysis.spans import (
     ANNOTATION,
@@ -98,7 +98,7 @@ class DeviceIdleRecord:
     ) -> Intervals:
         """Counts what spans of one activity cover of the idle time; what they leave."""
         rows = np.flatnonzero(source.chosen & _touches(spans, idle))
-        lanes = np.unique(spans.lane[rows])
+        lanes = distinct(spans.lane[rows])
         for lane in sorted(lanes.tolist(), key=lambda lane: (lane not in main, lane)):
             row, start, end = _innermost(spans, rows[spans.lane[rows] == lane])
             ns = iv.covered_before(idle, end) - iv.covered_before(idle, start)
@@ -120,7 +120,7 @@ class DeviceIdleRecord:
         name: NDArray[np.int32],
         names: Sequence[str],
     ) -> None:
-        calls = np.unique(row)
+        calls = distinct(row)
         sums = np.bincount(name[row] + 1, ns, len(names) + 1).astype(np.int64)
         empty = np.bincount(name[row] + 1, alone, len(names) + 1).astype(np.int64)
         counts = np.bincount(name[calls] + 1, minlength=len(names) + 1)
@@ -262,7 +262,7 @@ def _close(opened: list[tuple[int, int]], pieces: list[tuple[int, int, int]], no
 def _enclosing(spans: Spans, chosen: Mask, rows: NDArray[np.int64]) -> NDArray[np.int64]:
     """The innermost chosen span around each row, in its thread; -1 = none. Shape (len(rows),)."""
     result = np.full(len(rows), -1, dtype=np.int64)
-    for lane in np.unique(spans.lane[rows]).tolist():
+    for lane in distinct(spans.lane[rows]).tolist():
         at = np.flatnonzero(spans.lane[rows] == lane)
         of_lane = np.flatnonzero(chosen & (spans.lane == lane))
         if not len(of_lane):

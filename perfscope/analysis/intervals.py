@@ -9,18 +9,31 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 Int64: TypeAlias = NDArray[np.int64]
 Intervals: TypeAlias = NDArray[np.int64]
+_T = TypeVar("_T", bound=np.generic)
 
 
 def empty() -> Intervals:
     """No interval at all."""
     return np.empty((0, 2), dtype=np.int64)
+
+
+def distinct(values: NDArray[_T]) -> NDArray[_T]:
+    """The different values, ascending, of an array of any shape without NaN.
+
+    Since numpy 2.3 `np.unique` finds them by hashing: for 10^6 different numbers that takes 40 times as long
+    as to sort them.
+    """
+    ordered = np.sort(values, axis=None)
+    is_first = np.ones(len(ordered), dtype=bool)
+    is_first[1:] = ordered[1:] != ordered[:-1]
+    return ordered[is_first]
 
 
 def union(start: Int64, end: Int64) -> Intervals:
@@ -140,7 +153,7 @@ def shares_of(intervals: Intervals, start: Int64, end: Int64) -> NDArray[np.floa
         Shape (n,), ns. Their sum is the part of `intervals` under any span, but for rounding.
     """
     stop = np.maximum(start, end)
-    times = np.unique(np.concatenate((start, stop)))
+    times = distinct(np.concatenate((start, stop)))
     if len(times) < 2:
         return np.zeros(len(start))
     first, last = np.searchsorted(times, start), np.searchsorted(times, stop)

@@ -28,6 +28,7 @@ from perfscope.analysis.communication import COMMUNICATION_COLUMNS, ModelParams,
 from perfscope.analysis.communication_record import RunComm
 from perfscope.analysis.communication_results import missing_of
 from perfscope.analysis.counter_results import LayerCounters
+from perfscope.analysis.intervals import distinct
 from perfscope.analysis.missing import Missing, missing_figure
 from perfscope.analysis.results import Communication, LayerResult
 from perfscope.analysis.spans import (
@@ -183,7 +184,7 @@ class RankLayers(Struct):
         calls = np.bincount(code[called], minlength=len(names))
         first = np.full(len(names), np.iinfo(np.int64).max)
         np.minimum.at(first, code[in_layer], spans.start[in_layer])
-        present = np.unique(code[in_layer])
+        present = distinct(code[in_layer])
         base = len(self.first_seen)
         for position, index in enumerate(present[np.argsort(first[present], kind="stable")].tolist()):
             sums = self.sums[names[index]]
@@ -213,7 +214,7 @@ class RankLayers(Struct):
                 has &= spans.device < 0  # shapes stand on the operator; a kernel may repeat its operator's
             total = np.zeros((len(names), 2), dtype=np.int64)
             np.add.at(total, (code[has], (spans.phase[has] == BACKWARD).astype(np.int64)), values[has])
-            for index in np.unique(code[has]).tolist():
+            for index in distinct(code[has]).tolist():
                 sums = self.sums[names[index]]
                 for phase, amount in zip(("forward", "backward"), total[index].tolist(), strict=True):
                     setattr(sums, f"{phase}_{what}", getattr(sums, f"{phase}_{what}") + amount)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from perfscope.analysis import intervals as iv
 from perfscope.analysis.breakdown import Activity
-from perfscope.analysis.intervals import Int64, Intervals
+from perfscope.analysis.intervals import Int64, Intervals, distinct
 from perfscope.analysis.spans import COMPUTE, Mask, Spans, StepSpan, whole_numbers, words
 
 # What a segment is spent on.
@@ -124,7 +124,7 @@ def _line(
     works = _works(spans)
     cuts = [within.ravel(), begins, *(intervals.ravel() for _, intervals in ordered)]
     cuts += [np.concatenate((spans.start[rows], spans.end[rows])) for rows in works]
-    edges = np.unique(np.concatenate(cuts))
+    edges = distinct(np.concatenate(cuts))
     edges = edges[(edges >= within[0, 0]) & (edges <= within[-1, 1])]
     start, end = edges[:-1], edges[1:]
     keep = _inside(within, start)

@@ -15,7 +15,7 @@ import numpy as np
 
 from perfscope.analysis.clocks.fit import ClockFit
 from perfscope.analysis.comm_record import GroupCalls, GroupKey
-from perfscope.analysis.intervals import Int64
+from perfscope.analysis.intervals import Int64, distinct
 from perfscope.analysis.matching import MatchedCalls, RankCalls
 
 SEND, RECV = "send", "recv"
@@ -47,7 +47,7 @@ def match_pairs(
         for window, sends in sorted(groups[key].windows.items()):
             receives = {calls.rank: calls for calls in other.windows.get(window, [])}
             for sender in sends:
-                for peer in np.unique(sender.peer[sender.peer >= 0]).tolist():
+                for peer in distinct(sender.peer[sender.peer >= 0]).tolist():
                     if peer in receives:
                         ends = (hosts.get(sender.rank, ""), hosts.get(peer, ""))
                         result[key].append((window, _pair(sender, receives[peer], ends, clocks)))

@@ -16,7 +16,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from perfscope.analysis.buckets import Bucket
-from perfscope.analysis.intervals import Int64
+from perfscope.analysis.intervals import Int64, distinct
 from perfscope.analysis.spans import BACKWARD, Mask, Spans, whole_numbers, words
 
 _ACCUMULATE = "torch::autograd::AccumulateGrad"
@@ -81,7 +81,7 @@ def recorded_buckets(table: pa.Table, spans: Spans) -> RecordedBuckets:
     in_layer = (spans.device < 0) & (spans.phase == BACKWARD) & (layer >= 0)
     written = whole_numbers(table, "bytes_written")
     found: list[tuple[int, int, _Gradients]] = []
-    for lane in np.unique(spans.lane[is_reduction]).tolist():
+    for lane in distinct(spans.lane[is_reduction]).tolist():
         on_lane = (spans.lane == lane) & (is_gradient | is_reduction | in_layer)
         found += _of_thread(np.flatnonzero(on_lane), spans, layer, written, is_gradient, is_reduction)
     found.sort(key=lambda one: one[0])

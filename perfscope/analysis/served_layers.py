@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 from msgspec import Struct
 
-from perfscope.analysis.intervals import Int64
+from perfscope.analysis.intervals import Int64, distinct
 from perfscope.analysis.spans import Mask, Spans, words
 from perfscope.rundir import layout
 from perfscope.rundir.served_layers import axis_of, decoded
@@ -102,7 +102,7 @@ def served_layers(table: pa.Table, spans: Spans) -> ServedLayers:
 def _are_nested(start: Int64, end: Int64, lane: Int64) -> Mask:
     """Which marks are inside an earlier one of their thread; in order of start, the longest first."""
     nested = np.zeros(len(start), np.bool_)
-    for number in np.unique(lane).tolist():
+    for number in distinct(lane).tolist():
         rows = np.flatnonzero(lane == number)
         nested[rows[1:]] = start[rows[1:]] < np.maximum.accumulate(end[rows])[:-1]
     return nested

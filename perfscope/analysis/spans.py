@@ -10,7 +10,7 @@ import pyarrow as pa
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from perfscope.analysis.intervals import Int64, Intervals, union
+from perfscope.analysis.intervals import Int64, Intervals, distinct, union
 from perfscope.rundir.schema import KINDS, PHASES
 from perfscope.rundir.window_records import CountedLayers, WindowSummary
 
@@ -43,7 +43,7 @@ def waited_from(spans: Spans) -> Int64:
     """
     start = spans.start.copy()
     on_host = spans.device < 0
-    for lane in np.unique(spans.lane[on_host & (spans.kind == WAIT)]).tolist():
+    for lane in distinct(spans.lane[on_host & (spans.kind == WAIT)]).tolist():
         of_lane = on_host & (spans.lane == lane)
         waits, calls = (np.flatnonzero(of_lane & (spans.kind == kind)) for kind in (WAIT, COMM))
         waits = waits[np.argsort(spans.start[waits], kind="stable")]

@@ -24,7 +24,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from perfscope.analysis import advice
-from perfscope.analysis.intervals import Int64
+from perfscope.analysis.intervals import Int64, distinct
 from perfscope.analysis.missing import Missing, missing_figure
 from perfscope.analysis.results import Quantiles
 from perfscope.analysis.spans import WindowFacts, whole_numbers
@@ -175,7 +175,7 @@ def _on_device(
     starts, result = start.copy(), durations.copy()
     step_ns = float(np.median(list(traced.values())))
     stretch = np.cumsum(np.diff(window, prepend=window[:1] - 1) != 0)
-    for number_of_stretch in np.unique(stretch[window < 0]).tolist():
+    for number_of_stretch in distinct(stretch[window < 0]).tolist():
         rows = np.flatnonzero(stretch == number_of_stretch)
         left = np.cumsum(durations[rows])
         count = np.arange(1, len(rows) + 1)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from perfscope.analysis.call_labels import LABEL_COLUMNS, NO_CALLS, CallLabels
 from perfscope.analysis.clocks.fit import ClockFit
 from perfscope.analysis.communication import LabeledCalls
-from perfscope.analysis.intervals import Int64
+from perfscope.analysis.intervals import Int64, distinct
 from perfscope.analysis.results import CommGroupResult
 from perfscope.analysis.source import RunSource
 from perfscope.analysis.spans import (
@@ -234,7 +234,7 @@ class _Build(Struct):
     def _strings(self, table: pa.Table, column: str) -> Int64:
         """Indices into the string table; -1 = null."""
         code, texts = words(table, column)
-        used = np.unique(code[code >= 0]).tolist()
+        used = distinct(code[code >= 0]).tolist()
         lookup = np.full(len(texts) + 1, -1, dtype=np.int64)
         for index in used:
             lookup[index] = self.names.setdefault(texts[index], len(self.names))

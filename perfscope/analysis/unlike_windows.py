@@ -15,7 +15,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from perfscope.analysis.intervals import Int64
+from perfscope.analysis.intervals import Int64, distinct
 from perfscope.analysis.source import RunSource
 from perfscope.analysis.spans import WindowFacts, whole_numbers
 from perfscope.analysis.steps import counted_steps, rank_steps, steps_on_device
@@ -91,7 +91,7 @@ def _blocks(durations: Int64, length: int) -> Floats:
     num = len(durations) // length
     if num < 2:
         return np.empty(0)
-    chosen = np.unique(np.linspace(0, num - 1, min(num, MOST_BLOCKS)).astype(np.int64)) * length
+    chosen = distinct(np.linspace(0, num - 1, min(num, MOST_BLOCKS)).astype(np.int64)) * length
     found = []
     for start in chosen.tolist():
         end = start + length

@@ -33,7 +33,7 @@ from perfscope.rundir.opening import (
     reason_of,
 )
 from perfscope.rundir.records import LayersRecord, RankRecord, decode_run
-from perfscope.rundir.rows import Row, decode_lines, is_step, step_columns, without_impossible
+from perfscope.rundir.rows import Row, decode_lines, read_step_lines, without_impossible
 from perfscope.rundir.samples import HostSamples, read_samples
 from perfscope.rundir.schema import STEPS, TIMELINE
 from perfscope.rundir.scheme_records import BenchRecord
@@ -173,17 +173,19 @@ class RunReader:
         """
         path = self.rank_folder(rank) / layout.STEPS_JSONL
         if path.exists():
-            rows, columns = self._step_rows(path, self._seal(rank, layout.STEPS_JSONL))
-            self._note_lost_steps(rank, len(rows))
+            columns = self._step_columns(path, self._seal(rank, layout.STEPS_JSONL))
+            num_rows = len(columns["step"]) if columns else 0
+            self._note_lost_steps(rank, num_rows)
         else:
-            rows, columns = _marked_steps(self._of_rank(rank)), ("step", "start_ns", "dur_ns", "window")
+            rows = _marked_steps(self._of_rank(rank))
+            num_rows, names = len(rows), ("step", "start_ns", "dur_ns", "window")
+            columns = {name: pa.array([row[at] for row in rows]) for at, name in enumerate(names)}
             if rows and not self.run.is_imported:
                 self._note(path, 1, "not there: the rank's step times are those of its traced windows alone")
-        arrays: list[pa.Array] = [pa.array([rank] * len(rows), pa.int32())]
+        arrays: list[pa.Array | pa.ChunkedArray] = [pa.repeat(pa.scalar(rank, pa.int32()), num_rows)]
         for name in _STEP_COLUMNS:
-            at = columns.index(name) if name in columns else -1
-            values = [row[at] for row in rows] if at >= 0 else [None] * len(rows)
-            arrays.append(pa.array(values, STEPS.field(name).type))
+            column = columns.get(name, pa.nulls(num_rows))
+            arrays.append(column.cast(STEPS.field(name).type))
         table, wrong = without_impossible(pa.Table.from_arrays(arrays, schema=STEPS))
         for what, number in wrong.items():
             self._note(path, number, what)
@@ -463,24 +465,18 @@ class RunReader:
             self._note(path, len(good) - len(shallow), "lines nested too deeply")
         return tuple(shallow)
 
-    def _step_rows(self, path: Path, sealed: object) -> tuple[list[Row], tuple[str, ...]]:
-        lines = (self._line_bytes(path, sealed) or b"").splitlines()
-        columns, data_lines = step_columns(lines)
-        if columns is None:
-            if lines:
-                self._note(path, len(lines), "no header naming the columns")
-            return [], ()
-        again = [line for line in data_lines if line.startswith(b"{")]
-        if again:
-            self._note(path, 0, f"{len(again) + 1} processes wrote steps of this rank one after another")
-            data_lines = [line for line in data_lines if not line.startswith(b"{")]
-        rows, num_bad = decode_lines(data_lines, msgspec.json.Decoder(Row))
-        usable = [row for row in rows if is_step(row, columns)]
-        num_bad += len(rows) - len(usable)
-        if num_bad:
+    def _step_columns(self, path: Path, sealed: object) -> Mapping[str, pa.Array | pa.ChunkedArray]:
+        steps = read_step_lines(self._line_bytes(path, sealed) or b"")
+        if not steps.num_processes:
+            if steps.num_bad:
+                self._note(path, steps.num_bad, "no header naming the columns")
+            return {}
+        if steps.num_processes > 1:
+            self._note(path, 0, f"{steps.num_processes} processes wrote steps of this rank one after another")
+        if steps.num_bad:
             reason = "step lines that cannot be read (the last is torn when a rank is killed)"
-            self._note(path, num_bad, reason)
-        return usable, columns
+            self._note(path, steps.num_bad, reason)
+        return steps.columns
 
 
 def _is_read(name: str, read: Iterable[TraceFile]) -> bool:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 import msgspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+from msgspec import Struct
+from numpy.typing import NDArray
+from pyarrow import csv
 
 from perfscope.rundir.documents import DECODE_ERRORS
 from perfscope.rundir.schema import STEPS
@@ -49,21 +53,110 @@ def _decode_line(line: bytes, decoder: msgspec.json.Decoder[_T]) -> _T | None:
         return None
 
 
-def step_columns(lines: list[bytes]) -> tuple[tuple[str, ...] | None, list[bytes]]:
-    """Column names from the first readable header, and the other lines."""
-    for index, line in enumerate(lines):
-        if not line.startswith(b"{"):
-            continue
-        try:
-            columns = msgspec.json.decode(line, type=dict[str, list[str]]).get("columns")
-        except (msgspec.DecodeError, *DECODE_ERRORS):
-            continue
-        if columns and {"step", "start_ns", "dur_ns"} <= set(columns):
-            return tuple(columns), lines[:index] + lines[index + 1 :]
-    return None, lines
+class StepLines(Struct, frozen=True, kw_only=True, eq=False):
+    """What steps.jsonl of one rank says.
+
+    Attributes:
+        columns: name -> int32[n] or int64[n], as schema.STEPS has it; int64[n] where it has no such column.
+        num_bad: lines that are no step.
+        num_processes: that wrote steps of this rank one after another; 0: no header names the columns.
+    """
+
+    columns: Mapping[str, pa.Array | pa.ChunkedArray]
+    num_bad: int = 0
+    num_processes: int = 1
+
+    @property
+    def num_rows(self) -> int:
+        """How many steps there are."""
+        return len(next(iter(self.columns.values()))) if self.columns else 0
 
 
-def is_step(row: Row, columns: tuple[str, ...]) -> bool:
+def read_step_lines(data: bytes) -> StepLines:
+    """The steps of a whole steps.jsonl. A file without damage is read in one piece."""
+    first, last = data.find(b"\n") + 1, data.rfind(b"\n") + 1
+    columns = _column_names(data[:first])
+    regular = None if columns is None else _regular(data[first:last], columns)
+    if columns is not None and regular is not None:
+        torn = _single_lines(columns, [data[last:]] if data[last:].strip() else [])
+        if not torn.num_rows:
+            return StepLines(columns=regular, num_bad=torn.num_bad)
+    return _irregular(data.splitlines())
+
+
+def _irregular(lines: list[bytes]) -> StepLines:
+    """Line by line: a line may be torn, and several processes may have written them."""
+    names = [_column_names(line) if line.startswith(b"{") else None for line in lines]
+    columns = next((found for found in names if found is not None), None)
+    if columns is None:
+        return StepLines(columns={}, num_bad=len(lines), num_processes=0)
+    data_lines = [line for line in lines if not line.startswith(b"{")]
+    steps = _single_lines(columns, data_lines)
+    return StepLines(columns=steps.columns, num_bad=steps.num_bad, num_processes=len(lines) - len(data_lines))
+
+
+def _column_names(line: bytes) -> tuple[str, ...] | None:
+    try:
+        columns = msgspec.json.decode(line, type=dict[str, list[str]]).get("columns")
+    except (msgspec.DecodeError, *DECODE_ERRORS):
+        return None
+    return tuple(columns) if columns and {"step", "start_ns", "dur_ns"} <= set(columns) else None
+
+
+def _single_lines(columns: tuple[str, ...], lines: list[bytes]) -> StepLines:
+    rows, num_bad = decode_lines(lines, msgspec.json.Decoder(Row))
+    usable = [row for row in rows if _is_step(row, columns)]
+    return StepLines(
+        columns={
+            name: pa.array([row[at] for row in usable], _type_of(name)) for at, name in enumerate(columns)
+        },
+        num_bad=num_bad + len(rows) - len(usable),
+    )
+
+
+def _regular(body: bytes, columns: tuple[str, ...]) -> dict[str, pa.ChunkedArray] | None:
+    """The same of lines that are all steps, by Arrow's reader of tables of numbers: they are arrays of
+    integers and nulls, one per line. None: some line may not be.
+    """
+    if len(set(columns)) < len(columns) or not _are_arrays(body, len(columns)):
+        return None
+    try:
+        table = csv.read_csv(
+            pa.BufferReader(body.translate(None, b"[] ")),
+            read_options=csv.ReadOptions(column_names=list(columns), use_threads=False),
+            parse_options=csv.ParseOptions(quote_char=False, ignore_empty_lines=False),
+            convert_options=csv.ConvertOptions(
+                column_types={name: _type_of(name) for name in columns}, null_values=["null"]
+            ),
+        )
+    except pa.ArrowInvalid:
+        return None
+    if any(table[name].null_count for name in ("step", "start_ns", "dur_ns")):
+        return None
+    if pc.min(table["dur_ns"]).as_py() < 0:
+        return None
+    return {name: table[name] for name in columns}
+
+
+def _are_arrays(body: bytes, num_values: int) -> bool:
+    """Whether every line is `[a,b,...]` or `[a, b, ...]` with so many values, whatever these are."""
+    text = np.frombuffer(body, np.uint8)
+    ends, commas, spaces = (np.flatnonzero(text == ord(mark)) for mark in "\n, ")
+    if not len(ends) or text[0] != ord("[") or len(commas) != len(ends) * (num_values - 1):
+        return False
+    return (
+        (text[ends - 1] == ord("]")).all()
+        and (text[ends[:-1] + 1] == ord("[")).all()
+        and all(np.count_nonzero(text == ord(mark)) == len(ends) for mark in "[]")
+        and (not len(spaces) or np.array_equal(spaces, commas + 1))
+    )
+
+
+def _type_of(name: str) -> pa.DataType:
+    return pa.int32() if name in _SMALL_COLUMNS else pa.int64()
+
+
+def _is_step(row: Row, columns: tuple[str, ...]) -> bool:
     """As many values as columns, the times there and in order, and nothing a column cannot hold."""
     if len(row) != len(columns):
         return False
@@ -91,8 +184,7 @@ def without_impossible(table: pa.Table) -> tuple[pa.Table, dict[str, int]]:
         The others, and what was left out: what is wrong -> how many rows or values.
     """
     starts, durations = (table[name].to_numpy() for name in ("start_ns", "dur_ns"))
-    is_first = np.zeros(len(table), dtype=bool)
-    is_first[np.unique(np.stack([table["step"].to_numpy(), starts]), axis=1, return_index=True)[1]] = True
+    is_first = _is_first(table["step"].to_numpy(), starts)
     is_long = durations > MAX_STEP_NS
     wrong = {
         "steps of more than 30 days": int(is_long.sum()),
@@ -112,3 +204,14 @@ def without_impossible(table: pa.Table) -> tuple[pa.Table, dict[str, int]]:
             table = table.set_column(table.schema.get_field_index(name), table.schema.field(name), kept)
         wrong[f"impossible {name}"] = int(bad.sum())
     return table, {what: number for what, number in wrong.items() if number}
+
+
+def _is_first(steps: NDArray[np.int64], starts: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Of each step, whether none before it has its number and its start."""
+    is_first = np.ones(len(steps), dtype=bool)
+    if (starts[1:] > starts[:-1]).all():
+        return is_first
+    order = np.lexsort((starts, steps))  # stable: the first of equal ones stays first
+    again = (np.diff(steps[order]) == 0) & (np.diff(starts[order]) == 0)
+    is_first[order[1:][again]] = False
+    return is_first

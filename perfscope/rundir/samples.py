@@ -21,30 +21,34 @@ Times are monotonic ns of the host. Values are raw integers (or floats); `scale`
 from __future__ import annotations
 
 import math
+from array import array
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from io import BufferedReader
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from perfscope.rundir import old_gpu_words
+from perfscope.rundir import number_lists, old_gpu_words
 from perfscope.rundir.documents import DECODE_ERRORS, is_too_deep
 from perfscope.rundir.metrics import EXACT, QUALITIES
+from perfscope.rundir.number_lists import NumberColumn, Numbers
 from perfscope.rundir.opening import open_regular
+from perfscope.rundir.rows import decode_lines
 from perfscope.rundir.sample_facts import FactValue, SamplerEnd, fact_value
 from perfscope.rundir.seal import Counter
 from perfscope.rundir.typed import read_as
 from perfscope.vocabulary.gpu import ThrottleBit, ThrottleReason
 
-_WORD = 1 << 64
+_T = TypeVar("_T", bound=np.generic)
 _LONGEST_NS = 400 * 86_400_000_000_000  # no training samples for longer
-_LARGEST = 1e30
 _LONGEST_LINE = 64 << 20  # bytes; a longer one is read in pieces, which are no lines
+_CHUNK = 2 << 20  # bytes read at a time: several times as much as objects
 
 
 class SampleSeries(Struct, frozen=True, eq=False, kw_only=True):
@@ -134,15 +138,50 @@ class HostSamples(Struct, frozen=True, kw_only=True):
         return moved
 
 
-class _Growing(Struct):
+class _Reading(Struct, array_like=True):
+    """A line of values."""
+
+    series: int
+    begin_ns: int
+    end_ns: int
+    values: list[int | float | None]
+    odd: dict[str, str] | None = None  # index -> quality
+
+
+class _Piece(Struct, frozen=True, eq=False):
+    """Readings of one series that stand together in the file; `begin` and `end` may be shared with others."""
+
+    begin: NDArray[np.int64]
+    end: NDArray[np.int64]
+    quality: NDArray[np.uint8]
+    segment: NDArray[np.int32]
+
+
+class _Values:
+    """The values of one series so far, in memory that grows with them: joining pieces would need it twice."""
+
+    def __init__(self) -> None:
+        self._values: array[int] | array[float] = array("q")
+
+    def extend(self, values: Numbers) -> None:
+        if values.dtype == np.float64 and self._values.typecode == "q":
+            self._values = array("d", self.result().astype(np.float64).tobytes())
+        if self._values.typecode == "d":
+            values = values.astype(np.float64)
+        self._values.frombytes(values.tobytes())
+
+    def result(self) -> NDArray[np.int64] | NDArray[np.float64]:
+        if self._values.typecode == "q":
+            return np.frombuffer(self._values, np.int64)
+        return np.frombuffer(self._values, np.float64)
+
+
+class _Growing(Struct, eq=False):
     definition: Mapping[str, Any]
     collector: str
     usual: int  # its quality, unless a reading has its own
-    begin: list[int] = []
-    end: list[int] = []
-    values: list[int | float] = []
-    quality: list[int] = []
-    segment: list[int] = []
+    pieces: list[_Piece] = []
+    values: _Values = field(default_factory=_Values)
 
 
 def read_samples(path: Path, host: str) -> HostSamples:
@@ -152,16 +191,22 @@ def read_samples(path: Path, host: str) -> HostSamples:
         OSError, UnreadableFileError: it cannot be read.
     """
     reader, counter = _Reader(), Counter()
+    begun = b""
     with BufferedReader(open_regular(path)) as file:
-        while line := file.readline(_LONGEST_LINE):
-            counter.add(line)
-            reader.take(line)
+        while chunk := file.read(_CHUNK):
+            counter.add(chunk)
+            begun += chunk
+            last = len(begun) if len(begun) >= _LONGEST_LINE else begun.rfind(b"\n") + 1
+            reader.take(begun[:last])
+            begun = begun[last:]
+    reader.take(begun)
     return replace(reader.result(host), seal=counter.seal())
 
 
 class _Reader:
     def __init__(self) -> None:
         self._decode = msgspec.json.Decoder().decode
+        self._readings = msgspec.json.Decoder(_Reading)
         self._rows: dict[int, list[_Growing]] = {}
         self._series: dict[tuple[str, str, tuple[tuple[str, str], ...]], _Growing] = {}
         self._facts: list[SampleFact] = []
@@ -172,54 +217,119 @@ class _Reader:
         self._dropped = 0
         self._first_ns: int | None = None  # of the first row; a sampler's clock starts with its host
 
-    def take(self, line: bytes) -> None:
-        if line.isspace():
-            return  # written before a line that follows a torn one
+    def take(self, lines: bytes) -> None:
+        """Lines of the file; lists are readings, objects are all else."""
+        by_series: defaultdict[bytes, list[bytes]] = defaultdict(list)
+        for line in lines.split(b"\n"):
+            if line.startswith(b"["):
+                by_series[line[1 : line.find(b",")]].append(line)
+            elif line and not line.isspace():  # a line that is empty was written behind a torn one
+                if b'"series"' in line or b'"schema_version"' in line:
+                    self._take_readings(by_series)  # what follows may have the same ids
+                    by_series.clear()
+                self._take_other(line)
+        self._take_readings(by_series)
+
+    def _take_other(self, line: bytes) -> None:
         try:
             entry = self._decode(line)
-            if isinstance(entry, list):
-                self._row(entry)
-            elif isinstance(entry, dict) and not is_too_deep(entry):
+            if isinstance(entry, dict) and not is_too_deep(entry):
                 self._other(entry)
             else:
                 self._dropped += 1
         except (msgspec.DecodeError, *DECODE_ERRORS, LookupError, TypeError, OverflowError):
             self._dropped += 1  # torn by a crash, or not ours
 
-    def _row(self, entry: list[Any]) -> None:
-        number, begin, end, values = entry[0], entry[1], entry[2], entry[3]
-        columns = self._rows[number]
-        odd = _mapping(entry[4]) if len(entry) > 4 else None
-        if len(columns) != len(values):
-            raise ValueError("as many values as series")
-        self._check(begin, end, values)
-        codes = {int(index): QUALITIES.index(word) for index, word in odd.items()} if odd else {}
-        for index, (column, value) in enumerate(zip(columns, values, strict=True)):
-            if value is None:
-                continue
-            column.begin.append(begin)
-            column.end.append(end)
-            column.values.append(value)
-            column.quality.append(codes.get(index, column.usual))
-            column.segment.append(self._segment)
+    def _take_readings(self, by_series: Mapping[bytes, list[bytes]]) -> None:
+        for number, lines in by_series.items():
+            series = self._rows.get(int(number), []) if number.isdigit() else []
+            found = number_lists.read(lines, len(series)) if series else None
+            if found is not None and self._are_times(found.begin, found.end):
+                self._grow(series, found.begin, found.end, found.columns, [])
+            else:
+                self._take_one_by_one(lines)
 
-    def _check(self, begin: object, end: object, values: Sequence[object]) -> None:
-        """Nothing that a column cannot hold, and no time far from all others: the file may be damaged."""
-        if type(begin) is not int or type(end) is not int or not 0 <= begin <= end < 1 << 62:
-            raise ValueError("two times in order")
+    def _are_times(self, begin: NDArray[np.int64], end: NDArray[np.int64]) -> bool:
+        """The same as in `_is_usable`, for all."""
+        first = int(begin[0]) if self._first_ns is None else self._first_ns
+        are_times = bool(
+            (begin >= 0).all()
+            and (begin <= end).all()
+            and (end < 1 << 62).all()
+            and (end - begin <= _LONGEST_NS).all()
+            and (abs(begin - first) <= _LONGEST_NS).all()
+        )
+        if are_times:
+            self._first_ns = first
+        return are_times
+
+    def _take_one_by_one(self, lines: list[bytes]) -> None:
+        """Where a line is torn, has qualities of its own, or values that are no machine's."""
+        readings, num_bad = decode_lines(lines, self._readings)
+        self._dropped += num_bad
+        by_series: dict[int, list[_Reading]] = {}
+        for reading in readings:
+            if self._is_usable(reading):
+                by_series.setdefault(reading.series, []).append(reading)
+            else:
+                self._dropped += 1
+        for number, of_series in by_series.items():
+            self._append(self._rows[number], of_series)
+
+    def _is_usable(self, reading: _Reading) -> bool:
+        """As many values as series, two times in order, not far from all others: the file may be damaged."""
+        begin, end = reading.begin_ns, reading.end_ns
+        if len(self._rows.get(reading.series, ())) != len(reading.values) or not reading.values:
+            return False
+        if not 0 <= begin <= end < 1 << 62 or end - begin > _LONGEST_NS:
+            return False
         if self._first_ns is None:
             self._first_ns = begin
-        if abs(begin - self._first_ns) > _LONGEST_NS or end - begin > _LONGEST_NS:
-            raise ValueError("a time far from the others")
-        for value in values:
-            if type(value) is int:
-                if not -(1 << 63) <= value < _WORD:
-                    raise ValueError("more than 64 bits")
-            elif type(value) is float:
-                if abs(value) > _LARGEST:
-                    raise ValueError("no figure of any machine")
-            elif value is not None:
-                raise TypeError("a number or null")
+        if abs(begin - self._first_ns) > _LONGEST_NS:
+            return False
+        return reading.odd is None or all(map(_is_quality, reading.odd.items()))
+
+    def _append(self, series: list[_Growing], readings: list[_Reading]) -> None:
+        """Readings of the same series."""
+        columns = [
+            number_lists.column_of(column) for column in zip(*(r.values for r in readings), strict=True)
+        ]
+        beyond = [column.is_beyond for column in columns if column.is_beyond is not None]
+        if beyond:
+            is_beyond = np.any(beyond, axis=0).tolist()
+            self._dropped += sum(is_beyond)
+            readings = [reading for reading, out in zip(readings, is_beyond, strict=True) if not out]
+            if readings:
+                self._append(series, readings)
+            return
+        begin = np.array([reading.begin_ns for reading in readings], np.int64)
+        end = np.array([reading.end_ns for reading in readings], np.int64)
+        odd = [(row, reading.odd) for row, reading in enumerate(readings) if reading.odd]
+        self._grow(series, begin, end, columns, odd)
+
+    def _grow(
+        self,
+        series: list[_Growing],
+        begin: NDArray[np.int64],
+        end: NDArray[np.int64],
+        columns: Sequence[NumberColumn],
+        odd: Sequence[tuple[int, Mapping[str, str]]],
+    ) -> None:
+        """`odd`: rows with qualities of their own. Series share arrays where these are the same."""
+        segment = np.full(len(begin), self._segment, np.int32)
+        usual = {one.usual: np.full(len(begin), one.usual, np.uint8) for one in series}
+        for index, (growing, column) in enumerate(zip(series, columns, strict=True)):
+            quality = usual[growing.usual]
+            own = [(row, words[str(index)]) for row, words in odd if str(index) in words]
+            if own:
+                quality = quality.copy()
+                quality[[row for row, _ in own]] = [QUALITIES.index(word) for _, word in own]
+            piece = _Piece(begin, end, quality, segment)
+            if column.is_read is not None:
+                at = column.is_read
+                piece = _Piece(begin[at], end[at], quality[at], segment[at])
+            growing.pieces.append(piece)
+            growing.values.extend(column.values)
 
     def _other(self, entry: dict[str, Any]) -> None:
         if "series" in entry:
@@ -267,9 +377,10 @@ class _Reader:
         return self._series[key]
 
     def result(self, host: str) -> HostSamples:
+        joined = _Joined()
         return HostSamples(
             host=host,
-            series=tuple(_finished(column) for column in self._series.values()),
+            series=tuple(_finished(column, joined) for column in self._series.values()),
             facts=tuple(self._facts),
             anchors=tuple(sorted(set(self._anchors))),
             intervals=tuple(self._intervals),
@@ -286,7 +397,21 @@ def _mapping(value: object) -> Mapping[str, Any]:
     return value
 
 
-def _finished(column: _Growing) -> SampleSeries:
+class _Joined:
+    """Pieces one behind the other; series that share their pieces share the result."""
+
+    def __init__(self) -> None:
+        self._made: dict[tuple[int, ...], NDArray[Any]] = {}
+
+    def __call__(self, pieces: Sequence[NDArray[_T]], kind: type[_T]) -> NDArray[_T]:
+        key = tuple(map(id, pieces))
+        if key not in self._made:
+            self._made[key] = np.concatenate(pieces) if pieces else np.empty(0, kind)
+        return self._made[key]
+
+
+def _finished(column: _Growing, joined: _Joined) -> SampleSeries:
+    pieces = column.pieces
     definition = column.definition
     limit = definition.get("limit")
     if type(limit) is not int or not 0 < limit <= 1 << 62:
@@ -301,11 +426,11 @@ def _finished(column: _Growing) -> SampleSeries:
         limit=limit,
         scale=float(definition.get("scale", 1.0)),
         bits=_bits(definition.get("bits")),
-        t_begin_ns=np.array(column.begin, np.int64),
-        t_end_ns=np.array(column.end, np.int64),
-        values=_column_of(column.values),
-        quality=np.array(column.quality, np.uint8),
-        segment=np.array(column.segment, np.int32),
+        t_begin_ns=joined([piece.begin for piece in pieces], np.int64),
+        t_end_ns=joined([piece.end for piece in pieces], np.int64),
+        values=column.values.result(),
+        quality=joined([piece.quality for piece in pieces], np.uint8),
+        segment=joined([piece.segment for piece in pieces], np.int32),
     )
 
 
@@ -319,10 +444,5 @@ def _bits(rows: object) -> tuple[ThrottleBit, ...]:
     )
 
 
-def _column_of(values: Sequence[int | float]) -> NDArray[np.int64] | NDArray[np.float64]:
-    if any(isinstance(value, float) for value in values):
-        return np.array(values, np.float64)
-    try:
-        return np.array(values, np.int64)
-    except OverflowError:
-        return np.array([(int(v) + (1 << 63)) % _WORD - (1 << 63) for v in values], np.int64)
+def _is_quality(item: tuple[str, str]) -> bool:
+    return item[0].isdecimal() and item[1] in QUALITIES

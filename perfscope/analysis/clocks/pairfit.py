@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from perfscope.analysis.clocks.center import NORMAL, Floats, gathered, weighted_median
 from perfscope.analysis.clocks.evidence import OneWay, PairSamples
-from perfscope.analysis.intervals import Int64
+from perfscope.analysis.intervals import Int64, distinct
 
 MAX_DRIFT = 1e-3  # crystals keep 100 ppm, and a clock being slewed 500: what is more is a clock that was set
 _USUAL_DRIFT = 50e-6  # what a clock may drift unseen
@@ -237,7 +237,7 @@ def _unequal(calls: _Calls) -> float:
     show. The quickest calls are compared, which differ the least in what else delays a transfer.
     """
     best: tuple[float, float] | None = None
-    for size in np.unique(calls.size[calls.side != 0]):
+    for size in distinct(calls.size[calls.side != 0]):
         a = np.sort(calls.stay[(calls.side == -1) & (calls.size == size)])
         b = np.sort(calls.stay[(calls.side == 1) & (calls.size == size)])
         if min(len(a), len(b)) < _FEW:

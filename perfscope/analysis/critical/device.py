@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from perfscope.analysis.clocks.fit import ClockFit
 from perfscope.analysis.device_idle import activity_of_call
-from perfscope.analysis.intervals import Int64
+from perfscope.analysis.intervals import Int64, distinct
 from perfscope.analysis.spans import (
     COMM,
     COMPUTE,
@@ -163,7 +163,7 @@ class DeviceIndex:
 
         `waits`: runtime calls that block, shape (n, 2).
         """
-        edges = np.unique(np.concatenate((self._host.edges, self.launch[self.launch >= 0], marks)))
+        edges = distinct(np.concatenate((self._host.edges, self.launch[self.launch >= 0], marks)))
         if not len(edges) or not len(self.start):
             return np.empty(0, np.int64), np.empty(0, np.int64)
         after = np.searchsorted(edges, self.end, side="left")
@@ -241,12 +241,12 @@ class _HostLine:
         end = clocks.to_reference(host, spans.end[rows])
         # An optimizer's mark spans its whole step: its edges say nothing of when the host is busy.
         operators = spans.kind[rows] != OPTIMIZER
-        self.edges = np.unique(np.concatenate((start[operators], end[operators])))
+        self.edges = distinct(np.concatenate((start[operators], end[operators])))
         # The strongest is written first: input before all, operators before the optimizer's mark.
         strength = np.where(spans.kind[rows] == INPUT, 2, np.where(operators, 1, 0))
         outer = _outermost(spans.lane[rows], strength, start, end)
         rows, start, end, strength = rows[outer], start[outer], end[outer], strength[outer]
-        cuts = np.unique(np.concatenate((start, end)))
+        cuts = distinct(np.concatenate((start, end)))
         row = np.full(max(len(cuts) - 1, 0), -1, dtype=np.int64)
         for at in np.lexsort((start - end, -strength)).tolist():
             left, right = np.searchsorted(cuts, (start[at], end[at]))

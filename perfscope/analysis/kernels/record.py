@@ -12,7 +12,7 @@ from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from perfscope.analysis import intervals as iv
-from perfscope.analysis.intervals import Int64
+from perfscope.analysis.intervals import Int64, distinct
 from perfscope.analysis.kernels.own_time import own_time
 from perfscope.analysis.kernels.types import kind_of_copy, type_of_kernel, type_of_operator
 from perfscope.analysis.spans import (
@@ -268,7 +268,7 @@ def _add_copies(side: SideSums, table: pa.Table, spans: Spans, rows: NDArray[np.
     rows = rows[spans.kind[rows] == COPY]
     name, names = words(table, "name")
     size, ns = whole_numbers(table, "bytes_read")[rows], (spans.end - spans.start)[rows]
-    for code in np.unique(name[rows]).tolist():
+    for code in distinct(name[rows]).tolist():
         of_name = name[rows] == code
         sized = of_name & (size >= 0)
         sums = side.copies.setdefault(kind_of_copy(_text(names, code)), CopySums())

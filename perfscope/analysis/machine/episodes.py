@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from msgspec import Struct
 
-from perfscope.analysis.intervals import Int64, union
+from perfscope.analysis.intervals import Int64, distinct, union
 from perfscope.analysis.machine.counters import Float64
 
 _HYSTERESIS = 0.5  # a stretch goes on while the level stays above this share of the threshold
@@ -44,7 +44,7 @@ def episodes(
     # Runs of `held` neighbors, of which those count that reach the threshold somewhere.
     apart = np.concatenate(([True], ~held[:-1] | ~held[1:] | (start_ns[1:] > end_ns[:-1])))
     run = np.cumsum(apart)
-    chosen = held & np.isin(run, np.unique(run[above]))
+    chosen = held & np.isin(run, distinct(run[above]))
     merged = union(start_ns[chosen] - BRIDGE_NS // 2, end_ns[chosen] + BRIDGE_NS // 2)
     merged = merged + np.array([BRIDGE_NS // 2, -(BRIDGE_NS // 2)], dtype=np.int64)
     found_episodes = []

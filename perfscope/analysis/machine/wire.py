@@ -17,7 +17,7 @@ import numpy as np
 from msgspec import Struct
 
 from perfscope.analysis.comm_record import is_unknown
-from perfscope.analysis.intervals import Int64
+from perfscope.analysis.intervals import Int64, distinct
 from perfscope.analysis.machine.counters import Float64, Rates, counted_between
 from perfscope.analysis.machine.host import Host
 from perfscope.analysis.machine.results import WireBytes
@@ -199,7 +199,7 @@ def _edges(host: Host) -> Int64:
             edges = np.concatenate((counted.start_ns, counted.end_ns[-1:]))
             inside = edges[(edges >= host.steps_ns[0]) & (edges <= host.steps_ns[1])]
             if len(inside) > 1:
-                return np.unique(inside)
+                return distinct(inside)
     return np.empty(0, dtype=np.int64)
 
 

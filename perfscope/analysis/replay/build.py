@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from perfscope.analysis.clocks.fit import ClockFit
 from perfscope.analysis.collective_waits import JudgedCalls
-from perfscope.analysis.intervals import Int64
+from perfscope.analysis.intervals import Int64, distinct
 from perfscope.analysis.mainline import LINE_EXPOSED, LINE_IDLE, NO_LAYER, MainLine
 from perfscope.analysis.pairs import SEND
 from perfscope.analysis.replay.program import Cells, Events, Float, Index, Program, Stretches
@@ -167,7 +167,7 @@ class _Pieces(Struct, eq=False):
 def _pieces(line: MainLine, rank_calls: _RankCalls, asked: Int64, clocks: ClockFit) -> _Pieces:
     start, end = (clocks.to_reference(line.host, times) for times in (line.start, line.end))
     # The line did not wait at an instant at which it launched something, or went on to its next step.
-    moving = np.unique(np.concatenate((asked, _step_ends(line, clocks))))
+    moving = distinct(np.concatenate((asked, _step_ends(line, clocks))))
     cell_start, cell_end, source = _cut(start, end, line.part == LINE_EXPOSED, moving)
     exposed = line.part[source] == LINE_EXPOSED
     waits, awaited, until = _waits(cell_start, cell_end, exposed, moving, rank_calls, asked)
@@ -264,7 +264,7 @@ def _launched(rank_calls: _RankCalls) -> tuple[Int64, Int64]:
     """(when the line launched each call, when the call before it in its lane had ended)."""
     asked = np.where(rank_calls.launch >= 0, rank_calls.launch, rank_calls.enter)
     behind = np.full(len(asked), np.iinfo(np.int64).min)
-    for lane in np.unique(rank_calls.lane).tolist():
+    for lane in distinct(rank_calls.lane).tolist():
         at = np.flatnonzero(rank_calls.lane == lane)
         behind[at[1:]] = np.maximum.accumulate(rank_calls.exit[at])[:-1]
     # Not known when it was launched, and it began as its lane became free: it had been queued before.

@@ -13,6 +13,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from perfscope.analysis.intervals import distinct
 from perfscope.analysis.replay.program import Change, Float, Index, Program
 
 
@@ -60,7 +61,7 @@ def schedule(program: Program) -> Schedule:
     at_event = at_call = 0
     while len(asked):
         np.subtract.at(need, asked, 1)
-        ready = np.unique(asked[need[asked] == 0])
+        ready = distinct(asked[need[asked] == 0])
         if not len(ready):
             break
         members = _ranges(call_first[ready], call_first[ready + 1])

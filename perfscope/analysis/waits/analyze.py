@@ -11,7 +11,7 @@ from msgspec import Struct, field
 from perfscope.analysis import intervals as iv
 from perfscope.analysis.buckets import LayerParams
 from perfscope.analysis.collective_waits import JudgedCalls
-from perfscope.analysis.intervals import Int64
+from perfscope.analysis.intervals import Int64, distinct
 from perfscope.analysis.mainline import LineRecord
 from perfscope.analysis.missing import Missing, missing_figure
 from perfscope.analysis.waits.common_start import SEND
@@ -288,7 +288,7 @@ def _ranks(
         for match, late in zip(matches, judged, strict=True):
             if match.key.collective == SEND:
                 continue
-            for row in np.unique(match.late_row[late.is_late]).tolist():
+            for row in distinct(match.late_row[late.is_late]).tolist():
                 mine = late.is_late & (match.late_row == row)
                 times[match.ranks[row]] += int(mine.sum())
                 entered = match.last_entry[mine]

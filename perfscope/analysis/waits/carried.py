@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from perfscope.analysis.buckets import Bucket, LayerParams, match_buckets
 from perfscope.analysis.collective_waits import JudgedCalls
-from perfscope.analysis.intervals import Int64
+from perfscope.analysis.intervals import Int64, distinct
 from perfscope.analysis.spans import BACKWARD, FORWARD
 from perfscope.analysis.waits.line_table import LineTable
 from perfscope.rundir.schema import PHASES
@@ -46,7 +46,7 @@ def _match(
     match: JudgedCalls, orders: Sequence[Sequence[LayerParams]], width: int
 ) -> list[Bucket | None] | None:
     result: list[Bucket | None] = [None] * len(match.size)
-    for step in np.unique(match.step[0]).tolist():
+    for step in distinct(match.step[0]).tolist():
         at = np.flatnonzero(match.step[0] == step)
         at = at[np.argsort(match.enter[0, at], kind="stable")]
         buckets = match_buckets(orders, (match.size[at] // width).tolist())

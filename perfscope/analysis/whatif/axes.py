@@ -9,6 +9,7 @@ import numpy as np
 from msgspec import Struct
 
 from perfscope.analysis.group_axes import AxisOfCalls
+from perfscope.analysis.intervals import distinct
 from perfscope.analysis.replay.program import Float, Program
 from perfscope.analysis.replay.replays import Replays
 from perfscope.analysis.whatif.changes import latency_of
@@ -118,7 +119,7 @@ def _add_rates(
         if kind not in axis_of or collective in _POINT_TO_POINT:
             continue
         calls = (program.kind == code) & (program.size > NO_LOAD_BYTES) & (time > 0)
-        for count in np.unique(members[calls]).tolist():
+        for count in distinct(members[calls]).tolist():
             factor = bus_factor(collective, count)
             if factor is not None:
                 chosen = calls & (members == count)

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from msgspec import Struct
 
-from perfscope.analysis.intervals import Int64, rounded_to
+from perfscope.analysis.intervals import Int64, distinct, rounded_to
 from perfscope.analysis.missing import Missing, missing_figure
 from perfscope.analysis.steps import Throughput
 from perfscope.analysis.whole_run.results import LongSteps, RankRun, RunPartTime, WholeRun
@@ -129,7 +129,7 @@ def _most(steps: Sequence[Int64], times: Sequence[Int64]) -> tuple[Int64, Int64]
     Args:
         steps, times: per rank, of the same shape (steps,).
     """
-    numbers = np.unique(np.concatenate([np.empty(0, np.int64), *steps]))
+    numbers = distinct(np.concatenate([np.empty(0, np.int64), *steps]))
     most = np.zeros(len(numbers), np.int64)
     for step, time in zip(steps, times, strict=True):
         np.maximum.at(most, np.searchsorted(numbers, step), time)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import errno
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from perfscope.collectors.base import Fact, Reading
@@ -207,3 +208,60 @@ def test_anything_in_place_of_anything_is_read_or_counted(
         samples.unix_ns(series.t_begin_ns)
         assert len(series.values) == len(series.t_begin_ns) == len(series.quality)
     assert samples.num_dropped <= len(lines)
+
+
+HEADER = [
+    {"schema_version": 1, "host": "h", "pid": 1, "interval_ns": 100, "anchor": [1000, 2000]},
+    {"id": 0, "collector": "c", "series": [{"metric": name} for name in ("a", "b", "c")]},
+]
+
+
+def _values(path: Path, lines: Sequence[object]) -> list[list[float]]:
+    """Of each series, from a file of these lines."""
+    path.write_text("".join(line if isinstance(line, str) else json.dumps(line) + "\n" for line in lines))
+    return [one.values.tolist() for one in read_samples(path, "h").series]
+
+
+NUMBERS = (
+    st.none()
+    | st.integers(-5, 5)
+    | st.sampled_from([1 << 53, (1 << 53) + 1, (1 << 63) - 1, 1 << 63, (1 << 64) - 1, -(1 << 63)])
+    | st.sampled_from([0.5, 1e20, -2.5])
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(rows=st.lists(st.tuples(NUMBERS, NUMBERS, NUMBERS), max_size=6))
+def test_readings_together_are_the_same_as_readings_one_by_one(
+    rows: list[tuple[float | None, ...]], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    for column in zip(*rows, strict=True):  # a counter of 64 bits is in no series of fractions
+        kinds = {type(value) for value in column}
+        assume(float not in kinds or all((value or 0) < 1 << 63 for value in column))
+    path = tmp_path_factory.mktemp("rows") / "s"
+    lines = [[0, 1000 + at, 1000 + at, list(row)] for at, row in enumerate(rows)]
+    apart = [part for line in lines for part in (line, HEADER[1])]  # each is a piece of its own
+    assert _values(path, [*HEADER, *lines]) == _values(path, [*HEADER, *apart])
+    written = [[row[index] for row in rows if row[index] is not None] for index in range(3)]
+    for values, read in zip(written, _values(path, [*HEADER, *lines]), strict=True):
+        if any(isinstance(value, float) for value in values):
+            continue
+        assert read == [(int(value or 0) + (1 << 63)) % (1 << 64) - (1 << 63) for value in values]
+
+
+def test_a_torn_line_among_many_costs_that_line_alone(tmp_path: Path) -> None:
+    lines = [[0, 1000 + at, 1001 + at, [at, 2 * at, None]] for at in range(20)]
+    torn = [*HEADER, *lines[:10], "[0,1010,10", "\n", *lines[10:]]
+    assert _values(tmp_path / "s", torn) == [list(range(20)), list(range(0, 40, 2)), []]
+    assert read_samples(tmp_path / "s", "h").num_dropped == 1
+
+
+def test_a_quality_of_one_reading_is_no_other_readings(tmp_path: Path) -> None:
+    lines: list[object] = [[0, 1000 + at, 1001 + at, [at, at, at]] for at in range(5)]
+    lines[2] = [0, 1002, 1003, [2, 2, 2], {"1": "saturated"}]
+    assert _values(tmp_path / "s", [*HEADER, *lines]) == [[0, 1, 2, 3, 4]] * 3
+    qualities = [
+        [QUALITIES[code] for code in one.quality] for one in read_samples(tmp_path / "s", "h").series
+    ]
+    assert qualities[0] == qualities[2] == ["exact"] * 5
+    assert qualities[1] == ["exact", "exact", "saturated", "exact", "exact"]

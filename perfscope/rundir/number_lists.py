@@ -1,0 +1,130 @@
+"""Lines of numbers as columns: `[3,100,105,[7,null,2.5]]`, all with as many values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import numpy as np
+import pyarrow as pa
+from msgspec import Struct
+from numpy.typing import NDArray
+from pyarrow import csv
+
+_WORD = 1 << 64
+_LARGEST = 1e30  # no figure of any machine
+_EXACT = 1 << 53  # whole numbers below are exact as float64
+Numbers: TypeAlias = "NDArray[np.int64] | NDArray[np.uint64] | NDArray[np.float64]"
+
+
+class NumberColumn(Struct, frozen=True, eq=False):
+    """Values of one column.
+
+    Attributes:
+        values: those that are not null; int64, uint64 or float64.
+        is_read: bool[n], which are not null; None: all.
+        is_beyond: bool[n], which no figure of any machine is; None: none.
+    """
+
+    values: Numbers
+    is_read: NDArray[np.bool_] | None = None
+    is_beyond: NDArray[np.bool_] | None = None
+
+
+class Readings(Struct, frozen=True, eq=False):
+    """Of a series of lines: two times of each, and the values."""
+
+    begin: NDArray[np.int64]
+    end: NDArray[np.int64]
+    columns: tuple[NumberColumn, ...]
+
+
+def read(lines: Sequence[bytes], num_values: int) -> Readings | None:
+    """Three whole numbers and `num_values` values per line, by Arrow's reader of tables.
+
+    None: some line may be damaged, or has a number that a column cannot hold exactly; nothing is said of the
+    others then.
+    """
+    text = b"\n".join(lines) + b"\n"
+    if not lines or not _are_lists(text, len(lines), num_values):
+        return None
+    names = [str(column) for column in range(num_values + 3)]
+    try:
+        table = csv.read_csv(
+            pa.BufferReader(text.translate(None, b"[] ")),
+            read_options=csv.ReadOptions(column_names=names, use_threads=False, block_size=len(text)),
+            parse_options=csv.ParseOptions(quote_char=False, ignore_empty_lines=False),
+            convert_options=csv.ConvertOptions(
+                column_types=dict.fromkeys(names[:3], pa.int64()), null_values=["null"]
+            ),
+        )
+    except pa.ArrowInvalid:
+        return None
+    columns = [_column(table[name]) for name in names[3:]]
+    found = tuple(column for column in columns if column is not None)
+    if len(found) < len(columns) or any(table[name].null_count for name in names[:3]):
+        return None
+    return Readings(table["1"].to_numpy().copy(), table["2"].to_numpy().copy(), found)
+
+
+def _are_lists(text: bytes, num_lines: int, num_values: int) -> bool:
+    """Whether every line has the brackets and commas of three numbers and a list, whatever the values are."""
+    codes = np.frombuffer(text, np.uint8)
+    ends, commas, spaces = (np.flatnonzero(codes == ord(mark)) for mark in "\n, ")
+    if len(ends) != num_lines or len(commas) != num_lines * (num_values + 2) or not num_values:
+        return False
+    if any(np.count_nonzero(codes == ord(mark)) != 2 * num_lines for mark in "[]"):
+        return False
+    if len(spaces) and not np.array_equal(spaces, commas + 1):
+        return False
+    begins = np.concatenate(([0], ends[:-1] + 1))
+    third = commas.reshape(num_lines, num_values + 2)[:, 2]
+    inner = codes[third + 2 if len(spaces) else third + 1]
+    return bool(
+        (codes[begins] == ord("[")).all()
+        and (begins < third).all()
+        and (third < ends).all()
+        and (inner == ord("[")).all()
+        and (codes[ends - 1] == ord("]")).all()
+        and (codes[ends - 2] == ord("]")).all()
+    )
+
+
+def _column(column: pa.ChunkedArray) -> NumberColumn | None:
+    """None: a value that is no number, or that Arrow may have rounded."""
+    is_read = column.is_valid().to_numpy() if column.null_count else None
+    if pa.types.is_null(column.type):
+        return NumberColumn(np.empty(0, np.int64), is_read)
+    if column.type not in (pa.int64(), pa.float64()):
+        return None
+    values = column.drop_null().to_numpy().copy()  # Arrow's columns are twice as large as they need be
+    if column.type == pa.float64() and not (abs(values) < _EXACT).all():
+        return None  # also NaN and infinity, which are no JSON
+    return NumberColumn(values, is_read)
+
+
+def column_of(values: tuple[int | float | None, ...]) -> NumberColumn:
+    """The same of single values."""
+    is_read = None
+    there: Sequence[int | float | None] = values
+    if None in values:
+        is_read = np.array([value is not None for value in values], bool)
+        there = [value for value in values if value is not None]
+    array = np.array(there) if there else np.empty(0, np.int64)
+    if array.dtype in (np.int64, np.uint64):
+        return NumberColumn(array, is_read)
+    is_beyond = np.array([_is_beyond(value) for value in values], bool)
+    if is_beyond.any():
+        return NumberColumn(np.empty(0, np.int64), is_read, is_beyond)
+    if any(type(value) is float for value in there):
+        return NumberColumn(array.astype(np.float64), is_read)
+    # 64-bit numbers, some of them negative: numpy would round them
+    return NumberColumn(np.array([int(value or 0) % _WORD for value in there], np.uint64), is_read)
+
+
+def _is_beyond(value: float | None) -> bool:
+    if value is None:
+        return False
+    if type(value) is float:
+        return abs(value) > _LARGEST
+    return not -(1 << 63) <= value < _WORD
