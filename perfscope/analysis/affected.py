@@ -42,6 +42,7 @@ _OF_HOST = {
     layout.CEILINGS_JSON: Affected(paths=_OF_MACHINE, words=files.PEAKS),
     layout.SAMPLES_JSONL: Affected(paths=_OF_MACHINE, words=files.COUNTERS),
     layout.SAMPLES_SEAL: Affected(paths=_OF_MACHINE, words=files.COUNTERS),
+    layout.HANGS_JSONL: Affected(paths=("hangs",), words=files.HANGS),
     layout.STACKS_JSON: Affected(paths=_OF_MACHINE, words=files.STACKS),
 }
 

@@ -1,24 +1,37 @@
-"""A run that still goes on: how fast its ranks step now, whether one hangs, and how busy its hosts are."""
+"""A run that still goes on: how fast its ranks step now, whether one hangs, and how busy its hosts are.
+
+Light: `perfscope run` looks at its own run with it, beside the training.
+"""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Mapping, Sequence
-from statistics import median
+import os
+import re
+from collections.abc import Callable, Collection
+from pathlib import Path
 
-import msgspec
 from msgspec import Struct
 
+from perfscope.analysis.live_files import RECENT, MarksFile, SamplesFile, StepsFile
+from perfscope.errors import RunDirectoryError, UnreadableFileError
 from perfscope.rundir import layout
-from perfscope.rundir.reader import RunReader
-from perfscope.rundir.records import RankRecord
+from perfscope.rundir.documents import read_document
+from perfscope.rundir.links import refuse_links
+from perfscope.rundir.manifest import locate, read_manifest
+from perfscope.rundir.migrations import migrate
+from perfscope.rundir.records import RankRecord, RunRecord, decode_run, rank_record
 from perfscope.rundir.tail import Tail
+from perfscope.vocabulary.defaults import HANG_AFTER_S
 
-RECENT = 100  # steps that say how fast a rank is now
-HANG_STEPS = 10  # usual steps without one, from which on a rank hangs,
-HANG_AFTER_S = 60.0  # but not before
-_MOST_STEPS = 2 * RECENT
+__all__ = ["HANG_AFTER_S", "HANG_STEPS", "RECENT", "LiveHost", "LiveRank", "LiveRun", "RunWatch"]
+
+HANG_STEPS = 10  # usual steps without one, from which on a rank hangs, but not before HANG_AFTER_S
+# Before its first step a rank may compile or load a model; a checkpoint, or an evaluation that is not seen,
+# may be long, too: then the floor is so many times as high.
+PATIENCE = 10
+_MARK_EVERY_S = 10.0  # twice as often as probes/marks.py writes
 _LOCAL = "lo"  # an interface that leaves no host
+_FOLDER = re.compile(r"(\d+)(?:\.(\d+))?", re.ASCII)
 
 
 class LiveRank(Struct, frozen=True, kw_only=True):
@@ -30,7 +43,10 @@ class LiveRank(Struct, frozen=True, kw_only=True):
         trend: that median over the one of as many steps before, minus 1; None: too few steps.
         samples_per_s: of these steps; None: the batch size is not known.
         age_s: since its last step reached the disk; None: it has none yet.
-        hangs: it has made no step for HANG_STEPS usual ones, and longer than the floor.
+        silent_s: since its last step or mark did, or since its record began; None: not known.
+        part: of the run that it is in while it makes no step, by its last mark; "": none.
+        hangs: it has made no step for HANG_STEPS usual ones, and longer than the floor, although no rank is
+            seen to evaluate or to write a checkpoint.
     """
 
     rank: int
@@ -43,6 +59,8 @@ class LiveRank(Struct, frozen=True, kw_only=True):
     age_s: float | None
     finished: bool
     hangs: bool
+    silent_s: float | None = None
+    part: str = ""
 
 
 class LiveHost(Struct, frozen=True, kw_only=True):
@@ -52,6 +70,8 @@ class LiveHost(Struct, frozen=True, kw_only=True):
         cpus_busy, others_cpus: CPUs that were busy, and of these with other processes than the run's.
         memory_bytes, memory_total_bytes: in use without the page cache, and there.
         received_bytes_per_s, sent_bytes_per_s: of all interfaces but loopback.
+        gpu_busy_ratio: of each GPU's time, by its number; empty: not measured.
+        gpu_memory_bytes: in use, likewise.
     """
 
     host: str
@@ -61,6 +81,8 @@ class LiveHost(Struct, frozen=True, kw_only=True):
     memory_total_bytes: int | None
     received_bytes_per_s: float | None
     sent_bytes_per_s: float | None
+    gpu_busy_ratio: dict[str, float] = {}
+    gpu_memory_bytes: dict[str, int] = {}
 
 
 class LiveRun(Struct, frozen=True, kw_only=True):
@@ -88,72 +110,183 @@ class LiveRun(Struct, frozen=True, kw_only=True):
         return tuple(rank for rank in self.ranks if rank.hangs)
 
 
+class _Rank:
+    """What is known of one rank: the files of its latest process."""
+
+    def __init__(self, folder: Path, record: RankRecord) -> None:
+        self.folder, self.record = folder, record
+        self.steps = StepsFile(Tail(folder / layout.STEPS_JSONL))
+        self.marks = MarksFile(Tail(folder / layout.MARKS_JSONL))
+        self._version: tuple[int, int] | None = None
+
+    def look(self, now_s: float) -> None:
+        self.steps.look(now_s)
+        self.marks.look(now_s)
+        version = _version(self.folder / layout.RANK_JSON)
+        if version is not None and version != self._version:
+            self._version = version
+            self.record = _read_record(self.folder) or self.record
+
+    @property
+    def sign_s(self) -> float | None:
+        """When it last showed that it goes on."""
+        return max((at for at in (self.steps.at_s, self.marks.at_s) if at is not None), default=None)
+
+    @property
+    def part(self) -> str:
+        """What it does by its last mark, where that is newer than its last step."""
+        steps, marks = self.steps.at_s or 0.0, self.marks.at_s
+        if marks is None:
+            return ""
+        slack = _MARK_EVERY_S if self.marks.is_unseen else 0.0
+        return self.marks.part if marks > steps - slack else ""
+
+    def limit_s(self, floor_s: float) -> float:
+        """How long it may show nothing."""
+        if not self.steps.num_steps or (self.marks.is_unseen and self.part):
+            return max(PATIENCE * floor_s, HANG_STEPS * (self.steps.median_ns() or 0) / 1e9)
+        return max(floor_s, HANG_STEPS * (self.steps.median_ns() or 0) / 1e9)
+
+
 class RunWatch:
     """Looks at a run again and again; each look reads what was appended since.
 
     Args:
         path: of the run directory.
         hang_after_s: the shortest time without a step that is a hang, seconds.
+        is_wanted: host -> whether its ranks are looked at in every look; the others are looked at only where
+            one of these hangs. Default: all are.
 
     Raises:
         RunDirectoryError: there is no run.
     """
 
-    def __init__(self, path: str, hang_after_s: float = HANG_AFTER_S) -> None:
-        self._path, self._hang_after_s = path, hang_after_s
-        self._steps: dict[int, _Steps] = {}
-        self._samples: dict[str, _Samples] = {}
-        RunReader(path)
+    def __init__(
+        self,
+        path: str,
+        hang_after_s: float = HANG_AFTER_S,
+        is_wanted: Callable[[str], bool] | None = None,
+    ) -> None:
+        self._path, self._hang_after_s = locate(Path(path)), hang_after_s
+        refuse_links(self._path)
+        self._is_wanted = is_wanted or (lambda host: True)
+        self._ranks: dict[int, _Rank] = {}
+        self._samples: dict[str, SamplesFile] = {}
+        self._run = self._read_run()
+        self._version = _version(self._path / layout.RUN_JSON)
 
-    def look(self, now_s: float) -> LiveRun:
+    def look(self, now_s: float, *, with_hosts: bool = True) -> LiveRun:
         """The run now.
 
         Args:
             now_s: Unix time, seconds.
+            with_hosts: also read what the samplers append.
         """
-        reader = RunReader(self._path)
-        is_open = reader.run.is_open
-        ranks = tuple(
-            self._rank(reader, rank, record, now_s, is_open=is_open)
-            for rank, record in sorted(reader.rank_records.items())
-        )
+        self._look_at_run()
+        self._find_ranks()
+        wanted = {number for number, rank in self._ranks.items() if self._is_wanted(rank.record.host)}
+        for number in wanted:
+            self._ranks[number].look(now_s)
+        hanging = self._hanging(wanted, now_s)
+        if hanging and len(wanted) < len(self._ranks):
+            for number in self._ranks.keys() - wanted:
+                self._ranks[number].look(now_s)
+            hanging = self._hanging(self._ranks, now_s) & wanted
+        ranks = tuple(self._shown(number, now_s, number in hanging) for number in sorted(wanted))
         known = [rank.step_ns for rank in ranks if rank.step_ns is not None]
         return LiveRun(
-            name=reader.run.name or reader.path.name,
-            path=str(reader.path),
-            started_unix_ns=reader.run.start_unix_ns,
-            expected=reader.run.expected_ranks or reader.run.world_size,
-            is_open=is_open,
+            name=self._run.name or self._path.name,
+            path=str(self._path),
+            started_unix_ns=self._run.start_unix_ns,
+            expected=self._run.expected_ranks or self._run.world_size,
+            is_open=self._run.is_open,
             step_ns=max(known, default=None),
             ranks=ranks,
-            hosts=tuple(self._host(reader, host) for host in reader.hosts),
+            hosts=tuple(map(self._host, self._hosts())) if with_hosts else (),
         )
 
-    def _rank(
-        self, reader: RunReader, rank: int, record: RankRecord, now_s: float, *, is_open: bool
-    ) -> LiveRank:
-        steps = self._steps.setdefault(rank, _Steps(Tail(reader.rank_folder(rank) / layout.STEPS_JSONL)))
-        steps.look()
-        usual, changed = steps.median_ns(), steps.tail.changed_s
-        age = None if changed is None or not steps.num_steps else max(0.0, now_s - changed)
-        finished = bool(record.finished) or not is_open
-        limit = max(self._hang_after_s, HANG_STEPS * (usual or 0) / 1e9)
+    def forgive(self, now_s: float) -> None:
+        """Nobody looked, and perhaps nothing ran (the machine slept): what was before counts no more."""
+        for rank in self._ranks.values():
+            rank.steps.forgive(now_s)
+            rank.marks.forgive(now_s)
+
+    @property
+    def patience_s(self) -> float:
+        """How long work may take that makes no step and gives no other sign."""
+        return PATIENCE * self._hang_after_s
+
+    def last_end_ns(self, rank: int) -> int:
+        """End of a rank's last step on its own CLOCK_MONOTONIC; 0 = it has none."""
+        return self._ranks[rank].steps.end_ns if rank in self._ranks else 0
+
+    def _hanging(self, numbers: Collection[int], now_s: float) -> set[int]:
+        """Ranks that hang; none while one of them is seen to do something else than steps."""
+        hanging = set()
+        for number in numbers:
+            rank = self._ranks[number]
+            sign = rank.sign_s
+            if sign is None or self._has_finished(rank):
+                continue
+            if now_s - sign > rank.limit_s(self._hang_after_s):
+                hanging.add(number)
+            elif rank.part:
+                return set()
+        return hanging
+
+    def _has_finished(self, rank: _Rank) -> bool:
+        return bool(rank.record.finished) or not self._run.is_open
+
+    def _shown(self, number: int, now_s: float, hangs: bool) -> LiveRank:
+        rank = self._ranks[number]
+        steps, sign = rank.steps, rank.sign_s
+        has_steps = steps.num_steps and steps.at_s is not None
         return LiveRank(
-            rank=rank,
-            host=record.host,
-            pid=record.pid,
+            rank=number,
+            host=rank.record.host,
+            pid=rank.record.pid,
             steps=steps.num_steps,
-            step_ns=usual,
+            step_ns=steps.median_ns(),
             trend=steps.trend(),
             samples_per_s=steps.samples_per_s(),
-            age_s=age,
-            finished=finished,
-            hangs=not finished and age is not None and age > limit,
+            age_s=max(0.0, now_s - (steps.at_s or now_s)) if has_steps else None,
+            finished=self._has_finished(rank),
+            hangs=hangs,
+            silent_s=None if sign is None else max(0.0, now_s - sign),
+            part=rank.part,
         )
 
-    def _host(self, reader: RunReader, host: str) -> LiveHost:
-        path = reader.path / layout.HOSTS / host / layout.SAMPLES_JSONL
-        samples = self._samples.setdefault(host, _Samples(Tail(path)))
+    def _read_run(self) -> RunRecord:
+        return decode_run(migrate(read_manifest(self._path)[0], str(self._path)))[0]
+
+    def _look_at_run(self) -> None:
+        version = _version(self._path / layout.RUN_JSON)
+        if version is not None and version != self._version:
+            self._run, self._version = self._read_run(), version
+
+    def _find_ranks(self) -> None:
+        """The latest process of each rank."""
+        latest: dict[int, tuple[int, str]] = {}
+        for name in _names(self._path / layout.RANKS):
+            if match := _FOLDER.fullmatch(name):
+                attempt = (int(match[2] or 0), name)
+                latest[int(match[1])] = max(attempt, latest.get(int(match[1]), attempt))
+        for number, (_, name) in latest.items():
+            known = self._ranks.get(number)
+            if known is not None and known.folder.name == name:
+                continue
+            folder = self._path / layout.RANKS / name
+            record = _read_record(folder)
+            if record is not None:
+                self._ranks[number] = _Rank(folder, record)
+
+    def _hosts(self) -> list[str]:
+        folder = self._path / layout.HOSTS
+        return [name for name in sorted(_names(folder)) if (folder / name).is_dir()]
+
+    def _host(self, host: str) -> LiveHost:
+        path = self._path / layout.HOSTS / host / layout.SAMPLES_JSONL
+        samples = self._samples.setdefault(host, SamplesFile(Tail(path)))
         samples.look()
         busy, others = samples.rate("cpu_busy", cpu="all"), samples.rate("neighbour_cpu")
         total, free, cached = (samples.last(f"node_memory_{part}") for part in ("total", "free", "file"))
@@ -166,110 +299,29 @@ class RunWatch:
             memory_total_bytes=None if total is None else int(total),
             received_bytes_per_s=samples.rate("net_rx_bytes", beside=_LOCAL),
             sent_bytes_per_s=samples.rate("net_tx_bytes", beside=_LOCAL),
+            gpu_busy_ratio=samples.each("gpu_utilization", "gpu"),
+            gpu_memory_bytes={gpu: int(n) for gpu, n in samples.each("gpu_memory_used", "gpu").items()},
         )
 
 
-class _Steps:
-    """The latest steps of one rank: (duration ns, samples), the untraced ones."""
-
-    def __init__(self, tail: Tail) -> None:
-        self.tail = tail
-        self.num_steps = 0
-        self._recent: deque[tuple[int, int | None]] = deque(maxlen=_MOST_STEPS)
-        self._decoder = msgspec.json.Decoder(list[int | None])
-
-    def look(self) -> None:
-        lines = self.tail.lines()
-        if not lines:
-            return
-        columns = msgspec.json.decode(self.tail.head)["columns"]
-        places = [columns.index(name) for name in ("step", "dur_ns", "window", "samples")]
-        for line in lines:
-            try:
-                row = self._decoder.decode(line)
-                step, duration, window, samples = (row[place] for place in places)
-            except (msgspec.DecodeError, IndexError):
-                continue  # a torn line, as a full disk leaves them
-            if step is None or duration is None:
-                continue
-            self.num_steps = max(self.num_steps, step + 1)
-            if window is None or window < 0:
-                self._recent.append((duration, samples))
-
-    def median_ns(self) -> int | None:
-        recent = [duration for duration, _ in self._last()]
-        return int(median(recent)) if recent else None
-
-    def trend(self) -> float | None:
-        durations = [duration for duration, _ in self._recent]
-        if len(durations) < _MOST_STEPS:
-            return None
-        before = median(durations[:RECENT])
-        return median(durations[RECENT:]) / before - 1 if before else None
-
-    def samples_per_s(self) -> float | None:
-        last = self._last()
-        time = sum(duration for duration, _ in last)
-        numbers = [samples for _, samples in last if samples is not None]
-        return sum(numbers) * 1e9 / time if time and len(numbers) == len(last) else None
-
-    def _last(self) -> Sequence[tuple[int, int | None]]:
-        return list(self._recent)[-RECENT:]
+def _names(folder: Path) -> list[str]:
+    try:
+        return os.listdir(folder)  # noqa: PTH208 - again and again beside a training
+    except OSError:
+        return []
 
 
-class _Reading(Struct):
-    time_ns: int
-    value: float
+def _version(path: Path) -> tuple[int, int] | None:
+    """Of a document that is replaced as a whole; None: it is not there."""
+    try:
+        state = path.stat()
+    except OSError:
+        return None
+    return state.st_mtime_ns, state.st_ino
 
 
-class _Samples:
-    """The last two readings of each series of one host."""
-
-    def __init__(self, tail: Tail) -> None:
-        self._tail = tail
-        self._series: dict[int, list[tuple[str, Mapping[str, str], float]]] = {}
-        self._readings: dict[tuple[int, int], tuple[_Reading | None, _Reading]] = {}
-
-    def look(self) -> None:
-        for line in self._tail.lines():
-            try:
-                entry = msgspec.json.decode(line)
-            except msgspec.DecodeError:
-                continue  # a torn line
-            if isinstance(entry, dict) and "series" in entry:
-                self._series[entry["id"]] = [
-                    (series["metric"], series["labels"], series.get("scale", 1)) for series in entry["series"]
-                ]
-            elif isinstance(entry, list) and len(entry) >= 4:
-                number, _, time_ns, values = entry[:4]
-                for place, value in enumerate(values):
-                    if value is not None:
-                        _, before = self._readings.get((number, place), (None, None))
-                        self._readings[number, place] = (before, _Reading(time_ns, value))
-
-    def last(self, metric: str) -> float | None:
-        """Sum of the last values of a metric's series."""
-        found = [reading.value * scale for _, reading, scale in self._of(metric)]
-        return sum(found) if found else None
-
-    def rate(self, metric: str, *, beside: str = "", **labels: str) -> float | None:
-        """Sum of the increases per second of a metric's series, without those of the interface `beside`."""
-        found = [
-            (reading.value - before.value) * scale * 1e9 / (reading.time_ns - before.time_ns)
-            for before, reading, scale in self._of(metric, beside, **labels)
-            if before is not None and reading.time_ns > before.time_ns
-        ]
-        return sum(found) if found else None
-
-    def _of(
-        self, metric: str, beside: str = "", **labels: str
-    ) -> list[tuple[_Reading | None, _Reading, float]]:
-        return [
-            (*self._readings[number, place], scale)
-            for number, series in self._series.items()
-            for place, (name, of, scale) in enumerate(series)
-            if name == metric
-            and (number, place) in self._readings
-            and not (beside and of.get("interface") == beside)
-            and all(of.get(key) == value for key, value in labels.items())
-        ]
+def _read_record(folder: Path) -> RankRecord | None:
+    try:
+        return rank_record(read_document(folder / layout.RANK_JSON))
+    except (OSError, UnreadableFileError, RunDirectoryError):
+        return None

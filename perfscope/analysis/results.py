@@ -17,6 +17,7 @@ from perfscope.analysis.critical.results import CriticalPath
 from perfscope.analysis.efficiency.results import Efficiency
 from perfscope.analysis.experts.results import Experts
 from perfscope.analysis.fault_results import RankFaults
+from perfscope.analysis.hangs import Hang
 from perfscope.analysis.intervals import Int64
 from perfscope.analysis.kernels.results import Kernels, StreamQueue
 from perfscope.analysis.machine.results import MachineAnalysis
@@ -433,6 +434,7 @@ class RunAnalysis(Struct, frozen=True, kw_only=True):
     framework: str = "torch"  # that trained, "keras-jax" with Keras's backend; torch where none is recorded
     traced_ratio: float | None = None  # mean traced step / median untraced one; None: none is untraced
     unlike_windows: tuple[UnlikeWindow, ...] = ()  # left out of everything that is traced
+    hangs: tuple[Hang, ...] = ()  # in order of time
     self_checks: tuple[SelfCheck, ...] = ()  # of the figures above against each other
     remarks: tuple[str, ...] = ()  # what probes and readers noted of the training, a sentence each
 

@@ -34,6 +34,7 @@ from perfscope.analysis.experts.results import Experts
 from perfscope.analysis.fault_results import RankFaults
 from perfscope.analysis.findings import Evidence, find
 from perfscope.analysis.findings.ranks import UNEVEN
+from perfscope.analysis.hangs import hangs_of
 from perfscope.analysis.host_idle import other_threads_ns, with_names
 from perfscope.analysis.kernels.tables import kernels_of
 from perfscope.analysis.layer_counters import counted_run
@@ -332,6 +333,7 @@ def _analysis(source: RunSource, figures: _Figures) -> RunAnalysis:
         workload=workload_of(source),
         machine=figures.machine,
         bench=figures.bench,
+        hangs=hangs_of(source),
         whole_run=figures.whole,
         page_faults=figures.faults,
         efficiency=why.efficiency,

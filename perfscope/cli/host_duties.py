@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import functools
+import threading
 from pathlib import Path
 
-from perfscope.launch.session import HostDuties, say
+from perfscope.launch.facts import HostDuties
+from perfscope.launch.session import say
+from perfscope.live.options import WatchOptions
 from perfscope.rundir import layout
 from perfscope.rundir.layout import host_name
 from perfscope.rundir.writer import write_json
 
+_HANGS = WatchOptions()
 GPU_BUDGET_S = 20.0  # torch needs seconds to start, and a context on each GPU; only once per host
 
 
-def host_duties(ceilings: str, *, tell: bool) -> HostDuties:
-    """Duties for one run. `ceilings`: auto, refresh or off; `tell`: say so when measuring takes a while."""
+def host_duties(ceilings: str, *, tell: bool, watched: WatchOptions = _HANGS) -> HostDuties:
+    """Duties for one run.
+
+    Args:
+        ceilings: auto, refresh or off.
+        tell: say so when measuring takes a while.
+        watched: what to watch while the run goes on; by default hangs.
+    """
 
     def measure(folder: Path) -> None:
         from perfscope.collectors.ceilings.measure import is_cached, read_or_measure, torch_python
@@ -40,6 +51,10 @@ def host_duties(ceilings: str, *, tell: bool) -> HostDuties:
 
         write_json(folder / layout.TOPOLOGY_JSON, read_topology(live_context(), host_name()))
 
-    return (
-        HostDuties(measure=measure, describe=describe) if ceilings != "off" else HostDuties(describe=describe)
-    )
+    def watch(folder: Path, over: threading.Event) -> None:
+        from perfscope.live.watching import watch_run
+
+        watch_run(folder, over, watched, say)
+
+    duties = functools.partial(HostDuties, describe=describe, watch=watch)
+    return duties(measure=measure) if ceilings != "off" else duties()

@@ -17,11 +17,13 @@ from perfscope.cli.run_options import (
     place_options,
     probe_options,
     tracing_options,
+    watch_options,
 )
 from perfscope.cli.run_verdict import verdict_lines
 from perfscope.errors import EXIT_OWN_FAILURE, PerfscopeError, UsageError
 from perfscope.launch.process import CommandNotStarted
 from perfscope.launch.session import RunRequest, describe_run, run_command, say
+from perfscope.live.options import WatchOptions
 
 
 @click.command(
@@ -30,6 +32,7 @@ from perfscope.launch.session import RunRequest, describe_run, run_command, say
     groups={
         "Run directory": ("output", "force", "name", "labels", "keep_command_line"),
         "Traced windows": ("overhead", "windows", "steps_per_window", "no_trace", "layer_counters"),
+        "While it runs": ("hang_after",),
         "Machine": ("sample_interval", "ceilings", "stacks"),
     },
     context_settings={"allow_interspersed_args": False, **HELP},
@@ -46,6 +49,7 @@ from perfscope.launch.session import RunRequest, describe_run, run_command, say
     metavar="N",
     help="Samples in a step over all ranks (default: derived from the input tensors).",
 )
+@watch_options
 @hardware_options
 @click.option("--stacks", is_flag=True, help="Sample the ranks' Python stacks with py-spy, in short bursts.")
 @click.option(
@@ -107,14 +111,15 @@ def command(
         )
     if name is not None and not name.strip():
         raise UsageError("--name is empty")
+    probe = probe_options(**how)
     request = RunRequest(
         command=command_line,
         output=output,
         force=force,
         name=name,
         labels=parse_labels(labels),
-        probe=probe_options(**how),
-        host=host_duties(ceilings, tell=os.isatty(2)),
+        probe=probe,
+        host=host_duties(ceilings, tell=os.isatty(2), watched=WatchOptions(hang_after_s=probe.hang_after_s)),
         options={"ceilings": ceilings},
         keep_command_line=keep_command_line,
         conclude=verdict_lines if with_verdict else None,

@@ -11,7 +11,7 @@ import click
 from perfscope.errors import UsageError
 from perfscope.launch.environment import ProbeOptions
 from perfscope.units import parse_ns, parse_ratio
-from perfscope.vocabulary.defaults import RUN
+from perfscope.vocabulary.defaults import HANG_AFTER_S, RUN
 
 SHORTEST_MS, LONGEST_MS = 10.0, 60_000.0
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -22,6 +22,14 @@ def _to_ratio(ctx: click.Context, param: click.Parameter, value: str) -> float:
         return parse_ratio(value)
     except ValueError:
         raise click.BadParameter(f"{value!r} is not a share such as `1%` or `0.01`", ctx, param) from None
+
+
+def to_seconds(ctx: click.Context, param: click.Parameter, value: str) -> float:
+    """Of a time such as `500ms`."""
+    try:
+        return parse_ns(value) / 1e9
+    except ValueError:
+        raise click.BadParameter(f"{value!r} is not a time such as `500ms` or `2s`", ctx, param) from None
 
 
 def _to_interval(ctx: click.Context, param: click.Parameter, value: str) -> float | None:
@@ -37,6 +45,13 @@ def _to_interval(ctx: click.Context, param: click.Parameter, value: str) -> floa
             f"{value!r} is not between {SHORTEST_MS:.0f} ms and {LONGEST_MS / 1000:.0f} s", ctx, param
         )
     return milliseconds
+
+
+def _to_floor(ctx: click.Context, param: click.Parameter, value: str) -> float | None:
+    """Seconds; None for `off`."""
+    if value.strip().lower() in ("off", "0"):
+        return None
+    return to_seconds(ctx, param, value)
 
 
 _PLACE = (
@@ -75,6 +90,16 @@ _TRACING = (
     ),
     click.option("--no-trace", is_flag=True, help="Record steps only, trace no windows."),
 )
+_WATCH = (
+    click.option(
+        "--hang-after",
+        callback=_to_floor,
+        default="60s",
+        show_default=True,
+        metavar="TIME",
+        help="A rank that makes no step for ten usual ones, and for this long, hangs; `off` does not look.",
+    ),
+)
 _HARDWARE = (
     click.option(
         "--sample-interval",
@@ -109,6 +134,11 @@ def tracing_options(function: _F) -> _F:
     return _apply(_TRACING, function)
 
 
+def watch_options(function: _F) -> _F:
+    """--hang-after."""
+    return _apply(_WATCH, function)
+
+
 def hardware_options(function: _F) -> _F:
     """--sample-interval and --ceilings."""
     return _apply(_HARDWARE, function)
@@ -124,6 +154,7 @@ def probe_options(
     samples_per_step: int | None = None,
     stacks: bool = False,
     layer_counters: bool = False,
+    hang_after: float | None = HANG_AFTER_S,
 ) -> ProbeOptions:
     """What the options above ask of the probe.
 
@@ -148,6 +179,7 @@ def probe_options(
         sample_interval_ms=sample_interval or 0,
         stacks=stacks,
         layer_counters=layer_counters,
+        hang_after_s=hang_after,
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import socket
 import sys
 import time
 from pathlib import Path
@@ -13,7 +12,7 @@ import click
 
 from perfscope.cli.lazy_group import HELP
 from perfscope.cli.output import color_option, in_color, print_result
-from perfscope.units import parse_ns
+from perfscope.cli.run_options import to_seconds
 
 if TYPE_CHECKING:
     from perfscope.analysis.live import LiveRun
@@ -21,22 +20,15 @@ if TYPE_CHECKING:
 _CLEAR = "\x1b[H\x1b[J"
 
 
-def _to_seconds(ctx: click.Context, param: click.Parameter, value: str) -> float:
-    try:
-        return parse_ns(value) / 1e9
-    except ValueError:
-        raise click.BadParameter(f"{value!r} is not a time such as `500ms` or `2s`", ctx, param) from None
-
-
 @click.command("top", context_settings=HELP)
 @click.argument("run", type=click.Path(path_type=Path), required=False, metavar="[RUN]")
 @click.option("--once", is_flag=True, help="Print it once and end.")
 @click.option(
-    "--interval", callback=_to_seconds, default="2s", show_default=True, metavar="TIME", help="Between looks."
+    "--interval", callback=to_seconds, default="2s", show_default=True, metavar="TIME", help="Between looks."
 )
 @click.option(
     "--hang-after",
-    callback=_to_seconds,
+    callback=to_seconds,
     default="60s",
     show_default=True,
     metavar="TIME",
@@ -99,17 +91,9 @@ def _print(run: LiveRun, most: int, *, as_json: bool, is_screen: bool) -> None:
 
 
 def _standing(run: LiveRun) -> dict[int, str]:
-    """Where ranks of this host that hang stand."""
-    from perfscope.collectors.stacks.standing import standing
+    """Where ranks that hang stand, as far as this host can tell."""
+    from perfscope.live.hangs import look_into, place_of
+    from perfscope.messages.hangs import place_text
 
-    here, found = socket.gethostname(), {}
-    for rank in run.hanging:
-        place = standing(rank.pid) if rank.pid is not None and rank.host == here else None
-        if place is None:
-            continue
-        call = f"in {place.call}, called " if place.call else ""
-        if place.file:
-            found[rank.rank] = f"{call}from {place.file}:{place.line} ({place.function})"
-        elif place.call:
-            found[rank.rank] = f"in {place.call}"
-    return found
+    places = ((rank.rank, place_text(place_of(look_into(rank, time.time())))) for rank in run.hanging)
+    return {rank: text for rank, text in places if text}

@@ -12,7 +12,7 @@ from pathlib import Path
 import perfscope
 from perfscope.rundir import layout
 from perfscope.rundir.sampler_call import python_path
-from perfscope.vocabulary.defaults import RUN, SAMPLE_INTERVAL_MS
+from perfscope.vocabulary.defaults import HANG_AFTER_S, RUN, SAMPLE_INTERVAL_MS
 
 PYTHONPATH = "PYTHONPATH"
 _BOOTSTRAP = Path(perfscope.__file__).parent / "probes" / "bootstrap"
@@ -33,6 +33,7 @@ class ProbeOptions:
         sample_interval_ms: how often.
         stacks: whether the ranks' Python stacks are sampled, too.
         layer_counters: whether windows read the training thread's counters at the marks of layers.
+        hang_after_s: the shortest time without a step that is a hang; None: none is looked for.
         first_step: that the first window starts with, counted from 0; None = the probe's own (an early one).
     """
 
@@ -45,6 +46,7 @@ class ProbeOptions:
     sample_interval_ms: float = SAMPLE_INTERVAL_MS
     stacks: bool = False
     layer_counters: bool = False
+    hang_after_s: float | None = HANG_AFTER_S
     first_step: int | None = None
 
     def as_dict(self) -> dict[str, object]:
@@ -58,6 +60,7 @@ class ProbeOptions:
             "sampling": {"interval_ms": self.sample_interval_ms, "stacks": self.stacks}
             if self.sampling
             else None,
+            "hang_after_s": self.hang_after_s,
             **({} if self.first_step is None else {"first_step": self.first_step}),
         }
 

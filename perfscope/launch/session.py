@@ -10,7 +10,6 @@ import functools
 import os
 import shlex
 import sys
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -22,7 +21,7 @@ from perfscope.children import ask_version
 from perfscope.errors import EXIT_OWN_FAILURE, RunDirectoryError
 from perfscope.launch import attachment, finish, joining, step_closing, step_tasks
 from perfscope.launch.environment import Injection, ProbeOptions, is_nested, make_injection
-from perfscope.launch.git_state import read_git_state
+from perfscope.launch.facts import Facts, HostDuties
 from perfscope.launch.launchers import plan_command
 from perfscope.launch.plan import CommandContext, LaunchPlan
 from perfscope.launch.process import (
@@ -46,28 +45,8 @@ from perfscope.rundir.redact import allowed_environment, plain_argv, redact_argv
 from perfscope.rundir.shell import quote
 from perfscope.rundir.writer import RUNS, create_run_dir, default_run_dir_name, write_json
 
-_FACTS_TIMEOUT_S = 2.0
 _LAST_SIGNAL = 64
 _MEASURE_LIMIT_S = 30.0  # for the local leader of a node, while the others wait
-
-
-def _nothing(folder: Path) -> None:
-    """No duty."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class HostDuties:
-    """What is found out about this host; each is given hosts/<host> of the run and writes there.
-
-    A duty may raise anything: the run goes on without, and says so at the end.
-
-    Attributes:
-        measure: before the command starts, while the machine is idle. Bounded to some seconds.
-        describe: beside the running command.
-    """
-
-    measure: Callable[[Path], None] = _nothing
-    describe: Callable[[Path], None] = _nothing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,7 +140,8 @@ def _record(
         write_json(run_dir / layout.RUN_JSON, manifest)
     elif location.room is None:
         joining.announce(run_dir, plan.expected_ranks)
-    facts = _Facts(location, request.host, environment)
+    host = request.host if location.is_eldest else HostDuties()
+    facts = Facts(run_dir, host, wants_git=not location.joined, environment=environment)
     _measure(facts, location, request, gate)
     early = gate.stop_requested()
     if early is not None:  # Ctrl-C while we prepared: there is nothing to pass it on to
@@ -182,6 +162,7 @@ def _record(
         with suppress(RuntimeError):  # no thread to be had: the command's ending is what counts
             begin()
     ending = supervise(pid, gate, witness)
+    facts.over.set()
     witness.dismiss()
     gate.drain()
     keeper.stop()
@@ -247,37 +228,6 @@ def say(message: str) -> None:
         sys.stderr.flush()
 
 
-class _Facts(threading.Thread):
-    """Collects what may take a moment (topology, git) beside the running command."""
-
-    def __init__(self, location: _Place, host: HostDuties, environment: Mapping[str, str]) -> None:
-        super().__init__(name="perfscope-facts", daemon=True)
-        self._run_dir = location.run_dir
-        self._host = host if location.is_eldest else HostDuties()
-        self._wants_git = not location.joined
-        self._environment = environment
-        self.git: dict[str, object] | None = None
-        self.problem: str | None = None
-
-    def measure(self) -> None:
-        """What must be measured before the command loads the machine."""
-        self._do(self._host.measure)
-
-    def run(self) -> None:
-        self._do(self._host.describe)
-        if self._wants_git:
-            self.git = read_git_state(Path.cwd(), self._environment)
-
-    def _do(self, duty: Callable[[Path], None]) -> None:
-        try:
-            host_dir = self._run_dir / layout.HOSTS / layout.host_name()
-            host_dir.parent.mkdir(exist_ok=True)  # no parents: a run directory that is gone stays gone
-            host_dir.mkdir(exist_ok=True)
-            duty(host_dir)
-        except Exception as error:  # noqa: BLE001 - whatever is wrong with our figures, the command starts
-            self.problem = str(error)
-
-
 def _keep_sampler(run_dir: Path, request: RunRequest, environment: Mapping[str, str]) -> SamplerKeeper:
     """The keeper of this host's sampler; without a place to write or a wish to sample it never starts one."""
     sampling = request.probe.as_dict()["sampling"]
@@ -302,10 +252,10 @@ def _plan(request: RunRequest, environment: Mapping[str, str]) -> LaunchPlan:
     return plan_command(request.command, context)
 
 
-def _measure(facts: _Facts, location: _Place, request: RunRequest, gate: SignalGate) -> None:
+def _measure(facts: Facts, location: _Place, request: RunRequest, gate: SignalGate) -> None:
     """Measure the idle host; of a node's tasks the local leader does, and the others wait for it."""
     facts.measure()
-    if location.room is None or request.host.measure is _nothing:
+    if location.room is None or not request.host.measures:
         return
     if location.is_eldest:
         with suppress(OSError):  # the others go on after some time
@@ -392,7 +342,7 @@ def _finish(
     manifest: dict[str, object],
     plan: LaunchPlan,
     ending: Ending,
-    facts: _Facts,
+    facts: Facts,
     gate: SignalGate,
     joined: bool,
     seen: Sightings,
@@ -405,8 +355,7 @@ def _finish(
         attachment.read_ranks(run_dir), stop=lambda: gate.stop_requested() is not None
     )
     finish.await_sampler(run_dir / layout.HOSTS / layout.host_name())
-    if facts.is_alive():
-        facts.join(_FACTS_TIMEOUT_S)
+    facts.end()
     if facts.problem:
         problems.append(facts.problem)
     with joining.exclusive(run_dir):
@@ -442,13 +391,12 @@ def _finish_task(
     manifest: dict[str, object],
     plan: LaunchPlan,
     ending: Ending,
-    facts: _Facts,
+    facts: Facts,
     gate: SignalGate,
 ) -> bool:
     """As `_finish`, for one of several tasks: what is this task's, and if it is the last one, the rest."""
 
-    if facts.is_alive():
-        facts.join(_FACTS_TIMEOUT_S)
+    facts.end()
     own_end = step_closing.OwnEnd(
         ending=ending, git=facts.git, problems=(facts.problem,) if facts.problem else ()
     )
@@ -463,7 +411,7 @@ def _close_early(
     manifest: dict[str, object],
     plan: LaunchPlan,
     ending: Ending,
-    facts: _Facts,
+    facts: Facts,
     gate: SignalGate,
 ) -> None:
     """The command was not started."""

@@ -15,6 +15,8 @@ import sys
 import time
 from typing import Any, Dict, Optional, Tuple
 
+from ..vocabulary.run_parts import RunPart
+from .marks import Marks
 from .usage import COLUMNS as USAGE_COLUMNS
 from .usage import Usage, between
 
@@ -57,9 +59,14 @@ class _Stretch:
 
 
 class Activities:
-    """One process's. Everything but garbage collection is called in the thread that trains."""
+    """One process's. Everything but garbage collection is called in the thread that trains.
+
+    Attributes:
+        marks: says on disk that these go on.
+    """
 
     def __init__(self) -> None:
+        self.marks = Marks()
         self._usage = Usage()
         self._watching = False
         self.reset()
@@ -67,6 +74,7 @@ class Activities:
     def reset(self) -> None:
         """Nothing has been seen of any training."""
         self._usage.reset()
+        self.marks.reset()
         self._ns = [0] * _NUM_KINDS
         self._stretch: Optional[_Stretch] = None
         self._loaded: Optional[Tuple[int, int]] = None  # the last wait for a batch: begin, ns
@@ -111,15 +119,22 @@ class Activities:
         stretch.last = now
         stretch.num_calls += 1
         stretch.evaluates = stretch.evaluates or not getattr(module, "training", True)
+        self.marks.goes_on(now, RunPart.EVALUATION if stretch.evaluates else RunPart.INFERENCE)
         return taken
 
     def overlooks(self) -> None:
         """Calls without gradients are not looked at any more for now."""
         if self._stretch is not None:
             self._stretch.unseen = True
+            is_evaluation = self._stretch.evaluates
+            self.marks.goes_on(
+                _clock(), RunPart.EVALUATION if is_evaluation else RunPart.INFERENCE, unseen=True
+            )
 
     def loaded(self, began: int, duration: int) -> None:
         """The training has waited for a batch."""
+        part = RunPart.INPUT if self._stretch is None else RunPart.EVALUATION
+        self.marks.goes_on(began + duration, part)
         if self._stretch is None:
             self._loaded = (began, duration)
             return
@@ -146,11 +161,13 @@ class Activities:
         if self._saving == 1:
             self._saving_since = _clock()
             self.trains(self._saving_since)
+            self.marks.begins(RunPart.CHECKPOINT)
 
     def save_ended(self) -> None:
         self._saving = max(0, self._saving - 1)
         if not self._saving:
             self._ns[_CHECKPOINT] += _clock() - self._saving_since
+            self.marks.ended(RunPart.CHECKPOINT)
 
     # -- readings ---------------------------------------------------------------------------------------
 

@@ -135,6 +135,7 @@ class Process:
         self.guard.connect(functools.partial(recorder.append, layout.ERRORS_JSONL))
         recorder.anchor()
         self.activities.watch()
+        self.activities.marks.open(recorder, self.config.get("hang_after_s"))
         recorder.save_meta(life={"started_ns": process_started()})
         try:
             note = sampler_start.start(self.run_dir, self.config, recorder.meta["local_rank"])

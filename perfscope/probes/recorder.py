@@ -36,6 +36,7 @@ class Recorder:
 
     Attributes:
         files: name -> AppendFile of every file that lines are appended to.
+        last_flush_ns: when steps were written last, CLOCK_MONOTONIC; later while a write has failed.
         ended: the run directory was removed or replaced: nothing is written any more.
     """
 
@@ -44,7 +45,7 @@ class Recorder:
         self.rank, self.attempt, self.path = claim(os.path.join(run_dir, layout.RANKS), identity)
         self._pending: List[Step] = []
         self._num_dropped = 0  # steps that could not be kept for a retry
-        self._last_flush = time.monotonic_ns()
+        self.last_flush_ns = time.monotonic_ns()
         self._folder = Folder(self.path)
         self._run_folder = Folder(run_dir)
         self.files: Dict[str, AppendFile] = {}
@@ -90,7 +91,7 @@ class Recorder:
         """Take one step; lines reach the disk in batches, always whole lines in one write."""
         self._pending.append(step)
         self.num_steps += 1
-        waiting = now - self._last_flush  # negative after a failed write, until it is tried again
+        waiting = now - self.last_flush_ns  # negative after a failed write, until it is tried again
         if waiting > FLUSH_INTERVAL_NS or (len(self._pending) >= MOST_AT_ONCE and waiting > 0):
             self.flush()
 
@@ -100,7 +101,7 @@ class Recorder:
         Raises:
             Gone: the file was removed or replaced: recording ends here. Said on stderr.
         """
-        self._last_flush = time.monotonic_ns()
+        self.last_flush_ns = time.monotonic_ns()
         pending, self._pending = self._pending, []
         if not pending:
             return
@@ -116,7 +117,7 @@ class Recorder:
             self._say(error)
             raise
         except OSError as error:
-            self._last_flush += RETRY_NS
+            self.last_flush_ns += RETRY_NS
             self._failed("steps", error)
         finally:  # also when a signal handler of the training's has raised meanwhile
             if file.lines == before and not self.ended:

@@ -25,6 +25,7 @@ from perfscope.reports.sections.devices import device_section
 from perfscope.reports.sections.efficiency import efficiency_section
 from perfscope.reports.sections.experts import experts_section
 from perfscope.reports.sections.findings import LONGEST_SENTENCE, findings_section
+from perfscope.reports.sections.hangs import hang_notices, hangs_section, with_hang
 from perfscope.reports.sections.kernels import kernels_section
 from perfscope.reports.sections.layer_names import layer_names
 from perfscope.reports.sections.layers import layers_section
@@ -66,6 +67,7 @@ def build_report(analysis: RunAnalysis, timeline: TimelineExtract | None) -> Rep
     usual = on_usual_step(analysis)
     sections: list[Section | None] = [
         findings_section(analysis),
+        hangs_section(analysis),
         whole_run_section(analysis),
         scheme_section(analysis),
         breakdown_section(usual),
@@ -94,14 +96,14 @@ def build_report(analysis: RunAnalysis, timeline: TimelineExtract | None) -> Rep
     return Report(
         title=_title(analysis),
         subtitle=command_text(analysis.run) if analysis.bench is None else scheme_words(analysis.run),
-        verdict=_of_whole_trace(analysis, build_verdict(usual)),
+        verdict=with_hang(analysis, _of_whole_trace(analysis, build_verdict(usual))),
         overview=overview_bar(usual),
         figures=build_figures(usual),
         sections=tuple(_without_empty_columns(section) for section in sections if section is not None),
         document=build_document(analysis),
         version=__version__,
         context=context_of(analysis),
-        notices=(*trace_notices(analysis), *machine_notices(analysis)),
+        notices=(*trace_notices(analysis), *hang_notices(analysis), *machine_notices(analysis)),
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from perfscope import units
 from perfscope.analysis.live import LiveHost, LiveRank, LiveRun
+from perfscope.messages.hangs import seconds_text
 from perfscope.messages.lists import counted
 from perfscope.reports.display import visible
 from perfscope.reports.terminal import Style, cells, head, pad
@@ -37,7 +38,7 @@ def render_live(
 def _top(run: LiveRun, style: Style, width: int, now_s: float) -> Iterator[str]:
     num = len(run.ranks)
     of = f" of {run.expected}" if run.expected and run.expected != num else ""
-    since = "" if run.started_unix_ns is None else _duration(now_s - run.started_unix_ns / 1e9)
+    since = "" if run.started_unix_ns is None else seconds_text(now_s - run.started_unix_ns / 1e9)
     state = f"for {since}" if run.is_open else "has ended"
     title = f"{visible(run.name)}: {counted(num, 'rank')}{of}, {state}"
     yield style.bold(head(title, width))
@@ -51,7 +52,7 @@ def _top(run: LiveRun, style: Style, width: int, now_s: float) -> Iterator[str]:
 def _hangs(run: LiveRun, standing: Mapping[int, str], style: Style, width: int) -> Iterator[str]:
     for rank in run.hanging:
         usual = "" if rank.step_ns is None else f" (a step usually takes {units.format_ns(rank.step_ns)})"
-        text = f"! rank {rank.rank} has made no step for {_duration(rank.age_s or 0)}{usual}"
+        text = f"! rank {rank.rank} has made no step for {seconds_text(rank.age_s or 0)}{usual}"
         place = standing.get(rank.rank, "")
         yield style.bold(head(f"{text}; {place}" if place else text, width))
 
@@ -76,7 +77,7 @@ def _row(rank: LiveRank) -> tuple[str, ...]:
         units.format_count(rank.steps),
         units.format_ns(rank.step_ns),
         units.format_count(rank.samples_per_s),
-        units.MISSING if rank.age_s is None else f"{_duration(rank.age_s)} ago",
+        units.MISSING if rank.age_s is None else f"{seconds_text(rank.age_s)} ago",
         state,
     )
 
@@ -106,13 +107,3 @@ def _host(host: LiveHost) -> str:
         received, sent = map(units.format_rate, (host.received_bytes_per_s, host.sent_bytes_per_s))
         parts.append(f"network {received} in, {sent} out")
     return f"{visible(host.host)}: {'; '.join(parts)}" if parts else ""
-
-
-def _duration(seconds: float) -> str:
-    """Such as "41 s", "12 min", "3 h 05 min"."""
-    whole = int(seconds)
-    if whole < 120:
-        return f"{whole} s"
-    if whole < 7200:
-        return f"{whole // 60} min"
-    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"

@@ -11,19 +11,25 @@ checksum and length of what is inside.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from perfscope.errors import UnreadableFileError
 from perfscope.rundir import layout, seal
 from perfscope.rundir.opening import open_regular
 
+if TYPE_CHECKING:
+    from perfscope.rundir.documents import Document
+    from perfscope.rundir.window_records import TraceFile
+
 INVENTORY = "inventory"  # key of run.json
 
 _OF_HOSTS = (layout.TOPOLOGY_JSON, layout.CEILINGS_JSON, layout.SAMPLES_JSONL, layout.SAMPLES_SEAL)
+_OF_SOME_HOSTS = (layout.STACKS_JSON, layout.HANGS_JSONL)
 _OF_RANKS = (
     *(layout.RANK_JSON, layout.STEPS_JSONL, layout.LAYERS_JSON, layout.BENCH_JSON),
-    *(layout.WINDOWS_JSONL, layout.ERRORS_JSONL),
+    *(layout.WINDOWS_JSONL, layout.ERRORS_JSONL, layout.MARKS_JSONL),
 )
 _KNOWN_BY_CHECKSUM = (layout.TOPOLOGY_JSON, layout.CEILINGS_JSON, layout.SAMPLES_SEAL, layout.BENCH_JSON)
 _HEAD_BYTES = 256  # the checksum is the first key
@@ -37,7 +43,7 @@ def take_inventory(run_dir: Path, *, is_still: bool = False) -> dict[str, object
         is_still: no process writes into the run: traces that are not compressed are whole, too.
     """
     inventory: dict[str, object] = {}
-    for folder, names in ((layout.HOSTS, (*_OF_HOSTS, layout.STACKS_JSON)), (layout.RANKS, _OF_RANKS)):
+    for folder, names in ((layout.HOSTS, (*_OF_HOSTS, *_OF_SOME_HOSTS)), (layout.RANKS, _OF_RANKS)):
         for folder_path in _folders(run_dir / folder):
             inventory |= {
                 f"{folder}/{folder_path.name}/{name}": _mark_of_file(folder_path / name)
@@ -90,3 +96,24 @@ def _traces(folder: Path) -> Iterator[Path]:
         yield from (path for path in folder.iterdir() if path.name[:1].isdigit() and path.is_file())
     except OSError:
         return
+
+
+def is_read(name: str, read: Iterable[TraceFile]) -> bool:
+    """Whether a trace that is gone was taken into the timeline before: name as in the inventory."""
+    window = f"{name.rpartition('/')[0]}/{name.rpartition('/')[2].partition('.')[0]}."
+    return any(
+        source.path == name
+        or (layout.CALLS in name and source.calls is not None and source.path.startswith(window))
+        or (layout.COUNTERS in name and source.counters is not None and source.path.startswith(window))
+        for source in read
+    )
+
+
+def by_folder(inventory: Document) -> dict[str, Document]:
+    """The files of ranks, by the rank's directory."""
+    folders: dict[str, Document] = {}
+    for name, mark in inventory.items():
+        parts = name.split("/")
+        if parts[0] == layout.RANKS and len(parts) > 2:
+            folders.setdefault(parts[1], {})[name] = mark
+    return folders

@@ -16,9 +16,11 @@ need not be installed), so nothing here may import perfscope by that name.
     <run>/hosts/<host>/watcher           pid of the `perfscope run` that starts this host's sampler
     <run>/hosts/<host>/sampler.lock      held (flock) by the one sampler of the host
     <run>/hosts/<host>/sampler.error     why no sampler could start; only then
+    <run>/hosts/<host>/hangs.jsonl       ranks that made no step for long, and where they stood (hangs.py)
     <run>/hosts/<host>/stacks.speedscope.json   Python stacks of the ranks, with --stacks
     <run>/ranks/<rank>/rank.json         one rank: pid, host, framework, groups, clock anchors
     <run>/ranks/<rank>/steps.jsonl       one line per step, append-only
+    <run>/ranks/<rank>/marks.jsonl       what the rank does while it makes no step (probes/marks.py)
     <run>/ranks/<rank>/bench.json        a bench run's losses, calls and interface counters
     <run>/ranks/<rank>/layers.json       module names, types, parameter counts
     <run>/ranks/<rank>/windows.jsonl     one line per traced window
@@ -51,9 +53,11 @@ SAMPLER_ERROR = "sampler.error"
 PIDS = "pids"
 WATCHER = "watcher"
 STACKS_JSON = "stacks.speedscope.json"
+HANGS_JSONL = "hangs.jsonl"
 RANKS = "ranks"
 RANK_JSON = "rank.json"
 STEPS_JSONL = "steps.jsonl"
+MARKS_JSONL = "marks.jsonl"
 LAYERS_JSON = "layers.json"
 BENCH_JSON = "bench.json"
 WINDOWS_JSONL = "windows.jsonl"

@@ -20,8 +20,9 @@ from perfscope.errors import RunDirectoryError, UnreadableFileError
 from perfscope.rundir import layout, seal
 from perfscope.rundir.attempts import Attempt, all_attempts, choose
 from perfscope.rundir.documents import Document, is_too_deep, parse_document, seal_of_file
+from perfscope.rundir.hangs import HangRecord, read_hangs
 from perfscope.rundir.host_records import CeilingsRecord, StacksRecord, TopologyRecord, with_document
-from perfscope.rundir.inventory import INVENTORY, mark_of
+from perfscope.rundir.inventory import INVENTORY, by_folder, is_read, mark_of
 from perfscope.rundir.links import refuse_links
 from perfscope.rundir.manifest import locate, read_manifest
 from perfscope.rundir.migrations import migrate
@@ -38,7 +39,7 @@ from perfscope.rundir.samples import HostSamples, read_samples
 from perfscope.rundir.schema import STEPS, TIMELINE
 from perfscope.rundir.scheme_records import BenchRecord
 from perfscope.rundir.typed import decode_record, read_as
-from perfscope.rundir.window_records import ProbeError, TraceFile, WindowSummary
+from perfscope.rundir.window_records import ProbeError, WindowSummary
 
 _T = TypeVar("_T", bound=Struct)
 
@@ -91,7 +92,7 @@ class RunReader:
         self.hosts: tuple[str, ...] = tuple(sorted(p.name for p in hosts.glob("*") if p.is_dir()))
         if self._is_sealed and not has_checksum:
             self._note(self.path / layout.RUN_JSON, 0, _UNVERIFIED)
-        self._inventory_of = _by_folder(self._inventory)
+        self._inventory_of = by_folder(self._inventory)
         self._note_absent()
 
     def part(self, ranks: Sequence[int]) -> RunReader:
@@ -248,6 +249,11 @@ class RunReader:
         """The speedscope file of a host, or None."""
         path = self._host_file(host, layout.STACKS_JSON)
         return self._record(StacksRecord, path, self._document(path))
+
+    def hangs(self, host: str) -> tuple[HangRecord, ...]:
+        """Ranks that made no step for long, as the `perfscope run` of a host noticed."""
+        path = self._host_file(host, layout.HANGS_JSONL)
+        return read_hangs(self._json_lines(path, self._line_bytes(path, None)))
 
     def samples(self, host: str) -> HostSamples | None:
         """Hardware counters of a host; None when none were recorded."""
@@ -449,12 +455,14 @@ class RunReader:
             if path.exists():
                 if mark is not None and mark_of(path) != mark:
                     self._note(path, 0, "not the trace that was recorded: damaged, or another's")
-            elif not path.with_suffix("").exists() and not _is_read(name, read):
+            elif not path.with_suffix("").exists() and not is_read(name, read):
                 self._note(path, 1, "the run had this trace when it was closed; it is not there any more")
 
     def _lines(self, rank: int, name: str) -> tuple[Document, ...]:
         path = self.rank_folder(rank) / name
-        data = self._line_bytes(path, self._seal(rank, name))
+        return self._json_lines(path, self._line_bytes(path, self._seal(rank, name)))
+
+    def _json_lines(self, path: Path, data: bytes | None) -> tuple[Document, ...]:
         if data is None:
             return ()
         good, num_bad = decode_lines(data.splitlines(), msgspec.json.Decoder(Document))
@@ -479,30 +487,9 @@ class RunReader:
         return steps.columns
 
 
-def _is_read(name: str, read: Iterable[TraceFile]) -> bool:
-    """Whether a trace that is gone was taken into the timeline before: name as in the inventory."""
-    window = f"{name.rpartition('/')[0]}/{name.rpartition('/')[2].partition('.')[0]}."
-    return any(
-        source.path == name
-        or (layout.CALLS in name and source.calls is not None and source.path.startswith(window))
-        or (layout.COUNTERS in name and source.counters is not None and source.path.startswith(window))
-        for source in read
-    )
-
-
 def _rank_of(summary: Path) -> str:
     """By the name of its file."""
     return summary.name.removeprefix("rank-").partition("-")[0]
-
-
-def _by_folder(inventory: Document) -> dict[str, Document]:
-    """The files of ranks, by the rank's directory."""
-    folders: dict[str, Document] = {}
-    for name, mark in inventory.items():
-        parts = name.split("/")
-        if parts[0] == layout.RANKS and len(parts) > 2:
-            folders.setdefault(parts[1], {})[name] = mark
-    return folders
 
 
 def _marked_steps(summaries: Iterable[WindowSummary]) -> list[Row]:

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from perfscope.analysis.source import Document, RunSource
+from perfscope.rundir.hangs import HangRecord
 from perfscope.rundir.host_records import TopologyRecord, with_document
 from perfscope.rundir.records import LayersRecord, RankRecord, rank_record
 from perfscope.rundir.sample_facts import Binding, Neighbor
@@ -204,6 +205,9 @@ class EmulatedRun:
         return pa.table(arrays)
 
     # -- the machine ---------------------------------------------------------------------------------------
+
+    def hangs(self, host: str) -> tuple[HangRecord, ...]:
+        return ()
 
     def sampler_error(self, host: str) -> str:
         return ""

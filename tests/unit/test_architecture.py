@@ -41,13 +41,14 @@ ARROWS: dict[str, set[str]] = {
     "launch": {"rundir", "messages", "collectors"},  # of the collectors GPUs alone, see below
     "checkout": {"messages"},
     "analysis": {"rundir", "messages"},
+    "live": {"rundir", "analysis", "messages", "reports", "collectors"},
     "runners": {"rundir", "messages", "collectors"},  # as launch
     "slurm": {"rundir"},
     "gate": {"rundir", "analysis", "messages"},
     "reports": {"rundir", "analysis", "gate", "messages"},  # of rundir the records alone, see below
     "cli": {
         *("rundir", "ingest", "launch", "checkout", "analysis", "gate", "messages", "reports", "collectors"),
-        *("runners", "slurm", "api", "engines"),
+        *("runners", "slurm", "api", "engines", "live"),
     },
     "api": {"rundir", "ingest", "analysis", "messages", "reports", "engines"},
     "__main__": {"cli", "no_pandas"},

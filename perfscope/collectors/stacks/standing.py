@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import subprocess
-from pathlib import PurePath
+from pathlib import Path, PurePath
 
 import msgspec
 from msgspec import Struct
 
 from perfscope.collectors.stacks.bursts import find_py_spy
 
+COMPILATION, CHECKPOINT = "compilation", "checkpoint"
 _LIMIT_S = 5.0
 _LIBRARIES = ("site-packages", "dist-packages", "/lib/python3", "<frozen", "<string>")
 _COMMUNICATION = ("torch/distributed/", "mpi4py", "horovod")
+# Work that takes long and makes no step: library -> its name here.
+_WORK = {
+    "torch/_dynamo/": COMPILATION,
+    "torch/_inductor/": COMPILATION,
+    "torch/serialization.py": CHECKPOINT,
+    "torch/distributed/checkpoint/": CHECKPOINT,
+    "safetensors/": CHECKPOINT,
+}
 _WRAPPERS = frozenset({"wrapper", "<lambda>"})
 
 
@@ -22,12 +31,14 @@ class Standing(Struct, frozen=True, kw_only=True):
     Attributes:
         call: function of a communication library that the program called, such as "all_reduce"; "" = none.
         file, line, function: of the program's own innermost code; "" and 0 = not known.
+        work: that is long and makes no step: COMPILATION, CHECKPOINT or "".
     """
 
     call: str = ""
     file: str = ""
     line: int = 0
     function: str = ""
+    work: str = ""
 
 
 class _Frame(Struct):
@@ -71,7 +82,18 @@ def standing_of(frames: list[_Frame]) -> Standing:
         file=PurePath(own.filename).name,
         line=own.line,
         function=own.name,
+        work=next(
+            (work for frame in frames[:at] for part, work in _WORK.items() if part in frame.filename), ""
+        ),
     )
+
+
+def thread_state(pid: int) -> str:
+    """State of a process's main thread as the kernel names it, such as R, S or D; "" = it is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return ""
 
 
 def _is_library(filename: str) -> bool:

@@ -75,7 +75,7 @@ def test_a_rank_hangs_after_ten_usual_steps_and_the_floor(growing: Growing) -> N
     assert not patient.look(NOW + 2).hanging
     growing.steps(0, [20_000 * MS] * 30, NOW)  # 20 s each: ten of them are 200 s
     assert [rank.rank for rank in watch.look(NOW + 199).hanging] == [1]
-    assert [rank.rank for rank in watch.look(NOW + 201).hanging] == [0, 1]
+    assert [rank.rank for rank in watch.look(NOW + 203).hanging] == [0, 1]
 
 
 def test_a_run_that_was_closed_hangs_no_more(growing: Growing) -> None:
@@ -144,3 +144,67 @@ def test_the_text_names_who_hangs_and_where_and_fits(growing: Growing) -> None:
     )
     assert "1 faster ranks are not shown (--ranks)" in lines
     assert all(len(line) <= 60 for line in text_of(run, {}, 60))
+
+
+def mark(growing: Growing, rank: int, part: str, state: str, at_s: float) -> None:
+    file = growing.file(rank).with_name(layout.MARKS_JSONL)
+    with file.open("a", encoding="utf-8") as lines:
+        lines.write(json.dumps({"t_ns": 0, "part": part, "state": state}) + "\n")
+    os.utime(file, (at_s, at_s))
+
+
+def test_no_rank_hangs_while_one_evaluates_or_writes_a_checkpoint(growing: Growing) -> None:
+    for rank in (0, 1):
+        growing.steps(rank, [10 * MS] * 20, NOW)
+    watch = RunWatch(str(growing.path))
+    watch.look(NOW)
+    mark(growing, 0, "evaluation", "goes_on", NOW + 70)
+    run = watch.look(NOW + 75)
+    assert not run.hanging and run.ranks[0].part == "evaluation"
+    assert [rank.rank for rank in watch.look(NOW + 131).hanging] == [0, 1]  # a minute without a further batch
+    mark(growing, 0, "checkpoint", "begins", NOW + 131)
+    assert not watch.look(NOW + 700).hanging
+    assert [rank.rank for rank in watch.look(NOW + 800).hanging] == [0, 1]  # ten minutes: that is stuck
+    mark(growing, 0, "checkpoint", "ended", NOW + 800)
+    growing.steps(0, [10 * MS], NOW + 802)
+    assert [rank.rank for rank in watch.look(NOW + 803).hanging] == [1]
+
+
+def test_before_its_first_step_a_rank_has_ten_times_as_long(growing: Growing) -> None:
+    growing.steps(0, [], NOW)
+    watch = RunWatch(str(growing.path))
+    assert not watch.look(NOW + 599).hanging
+    assert [(rank.rank, rank.age_s) for rank in watch.look(NOW + 601).hanging] == [(0, None)]
+
+
+def test_only_the_latest_process_of_a_rank_counts(growing: Growing) -> None:
+    growing.steps(0, [10 * MS] * 20, NOW)
+    watch = RunWatch(str(growing.path))
+    assert watch.look(NOW + 61).hanging
+    again = growing.path / layout.RANKS / "0.1"
+    again.mkdir()
+    (again / layout.RANK_JSON).write_bytes((growing.file(0).with_name(layout.RANK_JSON)).read_bytes())
+    run = watch.look(NOW + 62)
+    assert not run.hanging and run.ranks[0].steps == 0
+
+
+def test_what_was_before_the_watcher_slept_does_not_count(growing: Growing) -> None:
+    growing.steps(0, [10 * MS] * 20, NOW)
+    watch = RunWatch(str(growing.path))
+    watch.look(NOW + 5)
+    watch.forgive(NOW + 500)
+    assert not watch.look(NOW + 500).hanging and watch.look(NOW + 561).hanging
+
+
+def test_ranks_of_other_hosts_are_looked_at_only_where_one_of_ours_hangs(growing: Growing) -> None:
+    for rank in (0, 1):
+        growing.steps(rank, [10 * MS] * 20, NOW)
+    record = growing.file(1).with_name(layout.RANK_JSON)
+    document = json.loads(record.read_bytes())
+    record.write_text(json.dumps({**document, "host": "elsewhere"}))
+    here = str(document["host"])
+    watch = RunWatch(str(growing.path), is_wanted=lambda host: host == here)
+    assert [rank.rank for rank in watch.look(NOW).ranks] == [0]
+    mark(growing, 1, "evaluation", "goes_on", NOW + 60)
+    assert not watch.look(NOW + 61).hanging
+    assert [rank.rank for rank in watch.look(NOW + 121).hanging] == [0]

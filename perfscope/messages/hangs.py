@@ -1,0 +1,150 @@
+"""Ranks that make no step: for how long, and where they stand, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from perfscope import units
+from perfscope.messages.lists import ranks_of
+from perfscope.vocabulary.hangs import HangEnd
+
+_PARTS = {
+    "input": "reading data",
+    "evaluation": "an evaluation",
+    "inference": "forward passes without gradients",
+    "checkpoint": "writing a checkpoint",
+    "compilation": "compiling",
+}
+_STATES = {
+    "R": "its main thread runs",
+    "S": "its main thread sleeps",
+    "D": "its main thread waits for a disk or device",
+    "Z": "its process has ended",
+    "gone": "its process is gone",
+}
+_THEY = {False: "it stands", True: "they stand"}
+_MOST_PLACES = 3
+
+
+class Place(Struct, frozen=True, kw_only=True):
+    """Where a rank stands, see rundir.hangs.HangingRank."""
+
+    source: str = ""
+    call: str = ""
+    file: str = ""
+    line: int = 0
+    function: str = ""
+    part: str = ""
+    state: str = ""
+
+
+def place_text(place: Place) -> str:
+    """``in all_reduce, called from train.py:41 (average)``; "" where nothing is known."""
+    if place.file:
+        call = f"in {place.call}, called from" if place.call else "at"
+        return f"{call} {place.file}:{place.line} ({place.function})"
+    if place.call:
+        return f"in {place.call}"
+    if place.part:
+        return f"in {_PARTS.get(place.part, place.part)} by its last mark"
+    return _STATES.get(place.state, "")
+
+
+def places_text(places: Sequence[tuple[int, Place]], *, past: bool = False) -> str:
+    """Where ranks stand, those of one place together: first the places outside of communication.
+
+    ``rank 1 stands at train.py:17 (load); ranks 0 and 2 stand in all_reduce``; "" where nothing is known.
+    """
+    alike: dict[str, list[int]] = {}
+    outside: dict[str, bool] = {}
+    for rank, place in places:
+        text = place_text(place)
+        alike.setdefault(text, []).append(rank)
+        outside[text] = not place.call
+    known = sorted(filter(None, alike), key=lambda text: (not outside[text], len(alike[text])))
+    more = len(known) - _MOST_PLACES
+    parts = [_stand(alike[text], text, past) for text in known[:_MOST_PLACES]]
+    return "; ".join([*parts, *([f"{more} more places"] if more > 0 else [])])
+
+
+def _stand(ranks: Sequence[int], text: str, past: bool) -> str:
+    several = len(ranks) > 1
+    if text.startswith("its "):  # a state
+        return f"{ranks_of(ranks)}: {text}"
+    verb = "stood" if past else "stand" if several else "stands"
+    return f"{ranks_of(ranks)} {verb} {text}"
+
+
+def hang_line(places: Sequence[tuple[int, Place]], silent_s: float, usual_ns: int | None) -> str:
+    """The line of a hang that has just been noticed.
+
+    Args:
+        places: rank -> where it stands.
+        silent_s: since the last step of these ranks.
+        usual_ns: the usual step; None: they have made none.
+    """
+    usual = "" if usual_ns is None else f" (a step usually takes {units.format_ns(usual_ns)})"
+    what = "made no step" if usual_ns is not None else "not made a first step"
+    ranks = [rank for rank, _ in places]
+    have = "have" if len(ranks) > 1 else "has"
+    where = places_text(places)
+    text = f"{ranks_of(ranks)} {have} {what} for {seconds_text(silent_s)}{usual}"
+    return f"{text}: {where}" if where else f"{text}; where {_THEY[len(ranks) > 1]} is not known"
+
+
+def hang_sentence(
+    places: Sequence[tuple[int, Place]], stood_ns: int | None, end: HangEnd, signal: object = None
+) -> str:
+    """One sentence on a hang of a recorded run.
+
+    Args:
+        places: rank -> where it stood when the hang was noticed.
+        stood_ns: until steps went on or the run ended; None: the run was not closed.
+        end: how it ended.
+        signal: that ended the run; None: none did.
+    """
+    who = ranks_of([rank for rank, _ in places])
+    time = "" if stood_ns is None else seconds_text(stood_ns / 1e9)
+    by = f"signal {signal} ended the run" if signal is not None else "the run failed"
+    what = {
+        HangEnd.RESUMED: f"made no step for {time}, and then went on",
+        HangEnd.RUN_FAILED: f"had made no step for {time} when {by}",
+        HangEnd.RUN_EXITED: f"made no step in the last {time} before the run ended by itself",
+        HangEnd.NOT_CLOSED: "made no step any more, as far as the run was recorded",
+    }[end]
+    where = places_text(places, past=True)
+    return f"{who[:1].upper()}{who[1:]} {what}{': ' if where else ''}{where}."
+
+
+def hang_action(places: Sequence[tuple[int, Place]]) -> str:
+    """What to look at, by where the ranks stood; "" where that says nothing."""
+    calls = {place.call for _, place in places}
+    outside = [(rank, place) for rank, place in places if not place.call]
+    ended = [rank for rank, place in outside if place.state in ("Z", "gone")]
+    if ended:
+        return f"Find out why the process of {ranks_of(ended)} ended: see its output and the kernel's log."
+    if not outside and len(calls) > 1:
+        return "Make all ranks call the same collectives in the same order: they are in different ones."
+    if not outside:
+        return (
+            f"All of them are in {calls.pop()}: check the network between the ranks, and that each makes "
+            "the same number of calls with tensors of the same size."
+        )
+    place = next((place for _, place in outside if place.file), None)
+    if place is None or len(outside) == len(places) > 1:
+        return ""
+    ranks = ranks_of([rank for rank, _ in outside])
+    others = ": the other ranks wait" if len(outside) < len(places) else ""
+    return f"Find out why {ranks} did not get past {place.file}:{place.line} ({place.function}){others}."
+
+
+def seconds_text(seconds: float) -> str:
+    """Such as "41 s", "12 min", "3 h 05 min"."""
+    whole = int(seconds)
+    if whole < 120:
+        return f"{whole} s"
+    if whole < 7200:
+        return f"{whole // 60} min"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
