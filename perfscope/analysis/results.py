@@ -23,6 +23,7 @@ from perfscope.analysis.kernels.results import Kernels, StreamQueue
 from perfscope.analysis.machine.results import MachineAnalysis
 from perfscope.analysis.missing import Missing
 from perfscope.analysis.pipeline.results import Pipeline
+from perfscope.analysis.progress import GroupProgress
 from perfscope.analysis.self_check_results import SelfCheck
 from perfscope.analysis.waits.results import WaitAnalysis
 from perfscope.analysis.whatif.results import ReplayCheck, WhatIf
@@ -428,6 +429,7 @@ class RunAnalysis(Struct, frozen=True, kw_only=True):
     pipeline: Pipeline | None = None  # None: no pipeline, or `missing` has the reason
     experts: Experts | None = None  # None: no expert parallelism, or `missing` has the reason
     counters: StepCounters | None = None  # None: no rank read any
+    progress: tuple[GroupProgress, ...] = ()  # of process groups, from dumps of a flight recorder
     workload: Workload = Workload.TRAINING  # what the program does
     arrivals: tuple[Arrivals, ...] = ()  # every matched call of every rank
     layer_times: Mapping[str, LayerTimes] = {}  # by layer

@@ -61,6 +61,7 @@ from perfscope.analysis.missing_reasons import (
 from perfscope.analysis.page_faults import page_faults
 from perfscope.analysis.pipeline.analyze import analyze_pipeline
 from perfscope.analysis.pipeline.results import Pipeline
+from perfscope.analysis.progress import group_progress
 from perfscope.analysis.provenance import provenance
 from perfscope.analysis.rank_facts import framework_of, num_devices, workload_of, world_size
 from perfscope.analysis.rank_part import Progress, TraceRecord
@@ -235,6 +236,8 @@ def _windows(source: RunSource) -> dict[int, list[WindowFacts]]:
     """By rank."""
     windows: dict[int, list[WindowFacts]] = defaultdict(list)
     for summary in source.summaries():
+        if summary.flight is not None:
+            continue  # when calls were made; nothing of steps and of how long anything took
         facts = window_facts(summary)
         windows[facts.rank].append(facts)
     return windows
@@ -347,6 +350,9 @@ def _analysis(source: RunSource, figures: _Figures) -> RunAnalysis:
         pipeline=figures.pipeline,
         experts=figures.experts,
         counters=figures.counters,
+        progress=group_progress(
+            {summary.rank: summary.flight for summary in source.summaries() if summary.flight is not None}
+        ),
         arrivals=tuple(_arrivals(calls) for calls in comm.matches),
         layer_times=_layer_times(ranks.traces.layers, figures.layers),
         framework=framework_of(records),

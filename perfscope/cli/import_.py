@@ -102,6 +102,18 @@ def command(
         click.echo(f"perfscope: {trace.path}{process} is rank {trace.rank} (from {source})", err=True)
     print_damage(result)
     click.echo(json.dumps(_document(result), indent=1) if as_json else _text(result))
+    if not as_json:
+        _print_hangs(result)
+
+
+def _print_hangs(result: ImportResult) -> None:
+    """Of dumps of a flight recorder: who hangs where."""
+    dumps = {summary.rank: summary.flight for summary in result.summaries if summary.flight is not None}
+    if dumps:
+        from perfscope.analysis.progress import group_progress
+        from perfscope.reports.sections.progress import progress_lines
+
+        click.echo("\n".join(progress_lines(group_progress(dumps))))
 
 
 def print_damage(result: ImportResult) -> None:

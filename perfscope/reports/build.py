@@ -31,6 +31,7 @@ from perfscope.reports.sections.layer_names import layer_names
 from perfscope.reports.sections.layers import layers_section
 from perfscope.reports.sections.machine import machine_figures, machine_notices, machine_section
 from perfscope.reports.sections.pipeline import pipeline_section
+from perfscope.reports.sections.progress import progress_section, progress_verdict
 from perfscope.reports.sections.roofline import roofline_section
 from perfscope.reports.sections.run import (
     command_text,
@@ -66,6 +67,7 @@ def build_report(analysis: RunAnalysis, timeline: TimelineExtract | None) -> Rep
     """
     usual = on_usual_step(analysis)
     sections: list[Section | None] = [
+        progress_section(analysis),
         findings_section(analysis),
         hangs_section(analysis),
         whole_run_section(analysis),
@@ -136,6 +138,8 @@ def _of_whole_trace(analysis: RunAnalysis, verdict: Verdict) -> Verdict:
 
 def build_verdict(analysis: RunAnalysis) -> Verdict:
     """What bounds the step, from the first finding; where nothing was measured, that."""
+    if analysis.progress:
+        return progress_verdict(analysis.progress)
     shares = mean_shares(analysis)
     if analysis.findings:
         first = analysis.findings[0]

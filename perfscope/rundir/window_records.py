@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec import field
 
+from perfscope.rundir.flight_records import FlightDump
 from perfscope.rundir.typed import Count, PartialRow, Record, WholeLists
 from perfscope.vocabulary.causes import Cause
 from perfscope.vocabulary.steps import StepSource
@@ -73,6 +74,7 @@ class WindowSummary(Record, frozen=True):
         events_kept: None where the file does not say.
         steps: (step, start_ns, end_ns) in the trace's clock.
         counters: None: none were read.
+        flight: None: no dump of a flight recorder.
         table: seal of the timeline's file (rundir/seal.py); None: there is none.
     """
 
@@ -99,6 +101,7 @@ class WindowSummary(Record, frozen=True):
     trains: bool | None = None
     runs_ahead: bool = False
     counters: CountedLayers | None = None
+    flight: FlightDump | None = None
     table: dict[str, object] | None = None
 
     @property

@@ -99,6 +99,11 @@ def test_no_code_runs(hostile: Path, tmp_path: Path) -> None:
         done = perfscope(*words, cwd=tmp_path, watched=True)
         assert done.returncode == 0, done.stderr
         assert "WATCHED" not in done.stderr
+    attack = b"\x80\x02}X\x09\x00\x00\x00pg_statuscos\nmkdir\nX\x05\x00\x00\x00pwned\x85Rs."
+    (tmp_path / "nccl_trace_rank_0").write_bytes(attack)
+    done = perfscope("import", "nccl_trace_rank_0", "-o", "dump", cwd=tmp_path, watched=True)
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
+    assert "asks for code to be run" in done.stderr
     assert not list(tmp_path.rglob("pwned"))
     assert not (hostile / "pwned").exists()
     assert unsafe_calls() == []

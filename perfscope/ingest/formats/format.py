@@ -55,6 +55,12 @@ class Format(Protocol):
     suffixes: tuple[str, ...]
     compressible: bool = True
 
+    def takes_name(self, name: str) -> bool:
+        """Whether a file of a directory is taken for one of this format. Default: by its ending."""
+        return name.endswith(self.endings) or (
+            self.compressible and name.removesuffix(".gz").endswith(self.endings)
+        )
+
     def sniff(self, path: Path, head: bytes) -> bool:
         """Whether this is a file of this format.
 

@@ -6,13 +6,14 @@ import zlib
 from pathlib import Path
 
 from perfscope.errors import TraceError
+from perfscope.ingest.formats.flight import FlightRecorder
 from perfscope.ingest.formats.format import GZIP_MAGIC, Format
 from perfscope.ingest.formats.frameworks import Mxnet, ProbeCalls, Xplane
 from perfscope.ingest.formats.kineto import Kineto
 from perfscope.ingest.formats.nsys import Nsys
 
 # In the order in which they are asked: Kineto takes any JSON.
-FORMATS: tuple[Format, ...] = (Nsys(), Xplane(), Mxnet(), ProbeCalls(), Kineto())
+FORMATS: tuple[Format, ...] = (Nsys(), Xplane(), FlightRecorder(), Mxnet(), ProbeCalls(), Kineto())
 _HEAD_BYTES = 1 << 16
 
 
@@ -63,11 +64,7 @@ def _unpacked(head: bytes) -> bytes:
 
 def is_trace_name(name: str) -> bool:
     """Whether a file of a directory is taken for a trace, by its name alone."""
-    return any(
-        name.endswith(format_.endings)
-        or (format_.compressible and name.removesuffix(".gz").endswith(format_.endings))
-        for format_ in FORMATS
-    )
+    return any(format_.takes_name(name) for format_ in FORMATS)
 
 
 def trace_patterns() -> str:
