@@ -30,6 +30,7 @@ from perfscope.analysis.bench_bytes import CallCount as CallCount
 from perfscope.analysis.bench_bytes import LinkBytes as LinkBytes
 from perfscope.analysis.bench_bytes import call_counts, link_bytes, recorded_bytes
 from perfscope.analysis.intervals import Int64
+from perfscope.analysis.learning import LearningResult, learning_result
 from perfscope.analysis.missing import Missing, missing_figure
 from perfscope.messages import bench as why
 from perfscope.rundir.scheme_records import BenchRecord, SchemeRecord
@@ -89,6 +90,7 @@ class BenchResult(Struct, frozen=True, kw_only=True):
     num_ranks_recorded: int  # ranks whose record exists
     details: Mapping[str, Any]  # the scheme's own, of the first rank that has any
     missing: Mapping[str, str]  # field (`recorded` for the links') -> why it is None
+    learning: LearningResult | None = None  # None: nothing was measured between its steps
 
 
 def bench_result(
@@ -168,6 +170,7 @@ def _figures(scheme: SchemeRecord, records: Mapping[int, BenchRecord], traced: T
     missing = {name: reasons[name] for name, value in values.items() if value is None}
     if recorded.links is None:
         missing["recorded"] = recorded.reason
+    links = link_bytes(scheme, records, num_steps, recorded)
     return BenchResult(
         scheme=scheme.full_name,
         model=scheme.model,
@@ -179,12 +182,15 @@ def _figures(scheme: SchemeRecord, records: Mapping[int, BenchRecord], traced: T
         **values,
         num_counted_steps=int(counted.size),
         traced_steps=slowest.traced_steps if slowest else NONE_TRACED,
-        links=link_bytes(scheme, records, num_steps, recorded),
+        links=links,
         unexpected_bytes=recorded.unexpected,
         calls=call_counts(scheme, records, num_steps),
         num_ranks_recorded=len(records),
         details=next((record.details for record in records.values() if record.details), {}),
         missing=missing,
+        learning=learning_result(
+            scheme, records, None if recorded.links is None else links, values["samples_per_s"]
+        ),
     )
 
 
@@ -209,7 +215,7 @@ def _ends(record: BenchRecord) -> Int64:
 
 def _durations(record: BenchRecord) -> Int64:
     """Times of a rank's steps, ns; none for a rank that only serves."""
-    points = _ends(record)
+    points = np.asarray(record.trained_ns, dtype=np.int64)
     return points[1:] - points[:-1]
 
 

@@ -39,6 +39,7 @@ from perfscope.analysis.host_idle import other_threads_ns, with_names
 from perfscope.analysis.kernels.tables import kernels_of
 from perfscope.analysis.layer_counters import counted_run
 from perfscope.analysis.layers import LayerRecord, arithmetic_ratio, layer_results, uneven_layer
+from perfscope.analysis.learning import with_energy
 from perfscope.analysis.machine.analyze import Training, analyze_machine
 from perfscope.analysis.machine.cpu_waits import cpu_waits
 from perfscope.analysis.machine.host import Host
@@ -301,6 +302,12 @@ def _bench(
     return bench_result(scheme, source.bench_records(), traced)
 
 
+def _with_energy(bench: BenchResult | None, machine: MachineAnalysis | None) -> BenchResult | None:
+    if bench is None:
+        return None
+    return replace(bench, learning=with_energy(bench.learning, machine))
+
+
 def _speed_of_run(speed: Throughput, bench: BenchResult | None) -> Throughput:
     """One run has one speed: that of a bench run is what its scheme measured."""
     if bench is None or bench.samples_per_s is None:
@@ -335,8 +342,8 @@ def _analysis(source: RunSource, figures: _Figures) -> RunAnalysis:
         breakdown_of="file" if whole_files else "step",
         workload=workload_of(source),
         machine=figures.machine,
-        bench=figures.bench,
         hangs=hangs_of(source),
+        bench=_with_energy(figures.bench, figures.machine),
         whole_run=figures.whole,
         page_faults=figures.faults,
         efficiency=why.efficiency,

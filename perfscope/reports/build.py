@@ -29,6 +29,7 @@ from perfscope.reports.sections.hangs import hang_notices, hangs_section, with_h
 from perfscope.reports.sections.kernels import kernels_section
 from perfscope.reports.sections.layer_names import layer_names
 from perfscope.reports.sections.layers import layers_section
+from perfscope.reports.sections.learning import learning_section
 from perfscope.reports.sections.machine import machine_figures, machine_notices, machine_section
 from perfscope.reports.sections.pipeline import pipeline_section
 from perfscope.reports.sections.progress import progress_section, progress_verdict
@@ -72,6 +73,7 @@ def build_report(analysis: RunAnalysis, timeline: TimelineExtract | None) -> Rep
         hangs_section(analysis),
         whole_run_section(analysis),
         scheme_section(analysis),
+        learning_section(analysis),
         breakdown_section(usual),
         what_ifs_section(analysis),
         efficiency_section(analysis),

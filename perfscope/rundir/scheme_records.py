@@ -10,9 +10,10 @@ from typing import Annotated, Any
 
 import msgspec
 
-from perfscope.rundir.typed import Count, Nanoseconds, Record, Size, WholeLists
+from perfscope.rundir.typed import Count, Figure, Nanoseconds, Record, Size, WholeLists
 
 _Bytes = Annotated[float, msgspec.Meta(ge=0, le=1e30)]
+_Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 _Loss = Annotated[float, msgspec.Meta(ge=-1e290, le=1e290)]
 
 
@@ -86,6 +87,8 @@ class SchemeRecord(WholeLists, frozen=True):
         mesh: ranks along each axis.
         batch: samples of a step over all ranks; `group_batch` of one of the groups that share the weights.
         effective_batch: samples behind one update.
+        steps: that were asked for; a target may end the run before.
+        price_per_hour: of all its machines together.
         equals_serial: the weights are those of serial training; else `criterion` says what they are.
         document: the entry as it was read.
     """
@@ -106,6 +109,10 @@ class SchemeRecord(WholeLists, frozen=True):
     effective_batch: Count = 0
     learning_rate: LearningRate | None = None
     period: Count | None = None
+    steps: Count | None = None
+    seed: Count | None = None
+    target: str | None = None
+    price_per_hour: Figure | None = None
     equals_serial: bool = False
     criterion: str = ""
     backend: str | None = None
@@ -168,6 +175,40 @@ class InterfaceBytes(Record, frozen=True):
     tx_bytes: Count
 
 
+class Pause(Record, frozen=True):
+    """The training stood still behind a step (from 1), for an evaluation."""
+
+    step: Count
+    ns: Nanoseconds
+
+
+class Evaluation(Record, frozen=True):
+    """Of the model behind a step, on the held-out set; top1 and top5 are shares of its targets."""
+
+    step: Count
+    num_samples: Count
+    loss: _Loss | None = None
+    top1: _Share | None = None
+    top5: _Share | None = None
+
+
+class NoiseNorms(Record, frozen=True):
+    """Mean squared norm of small batches' gradients, and that of their mean; see runners.learning.noise."""
+
+    step: Count
+    small_batch: Size
+    big_batch: Size
+    small_sq: Figure
+    big_sq: Figure
+
+
+class BestKnown(Record, frozen=True):
+    """What the synthetic samples allow at best."""
+
+    accuracy: _Share
+    loss: _Loss
+
+
 class BenchRecord(WholeLists, frozen=True):
     """bench.json of one rank.
 
@@ -177,6 +218,9 @@ class BenchRecord(WholeLists, frozen=True):
         calls: that the rank made itself.
         interfaces: of its host, by name.
         details: the scheme's own, by name.
+        pauses: between steps, in order; their time is in `step_ends_ns`.
+        evaluations, noise: what was measured meanwhile, on rank 0.
+        target_step: behind which the target was reached, which ended the run.
     """
 
     losses: tuple[_Loss | None, ...] = ()
@@ -186,3 +230,18 @@ class BenchRecord(WholeLists, frozen=True):
     held_out_loss: _Loss | None = None
     peak_rss_bytes: Count | None = None
     details: dict[str, Any] = msgspec.field(default_factory=dict)
+    pauses: tuple[Pause, ...] = ()
+    evaluations: tuple[Evaluation, ...] = ()
+    noise: tuple[NoiseNorms, ...] = ()
+    target_step: Count | None = None
+    best: BestKnown | None = None
+
+    @property
+    def trained_ns(self) -> tuple[int, ...]:
+        """Time since the first step's start at the start and behind each step, without pauses."""
+        paused = {pause.step: pause.ns for pause in self.pauses}
+        times, stood = [], 0
+        for step, end in enumerate(self.step_ends_ns):
+            stood += paused.get(step - 1, 0)
+            times.append(end - self.step_ends_ns[0] - stood)
+        return tuple(times)

@@ -11,6 +11,7 @@ from typing import Annotated, Literal, get_args
 from msgspec import Meta
 
 from perfscope.errors import UsageError
+from perfscope.runners.learning.targets import TOP5, parse_target
 from perfscope.runners.mesh import Mesh
 from perfscope.settings import converted
 
@@ -25,6 +26,7 @@ DTYPES, DEVICES, LR_RULES, BINDINGS, BACKENDS = map(get_args, (Dtype, Device, Lr
 OPTIMIZERS, SCHEDULES = get_args(OptimizerName), get_args(Schedule)
 ADAMW_LEARNING_RATE = 1e-3  # torch's default; models state theirs for plain SGD
 DEFAULT_TIMEOUT_S = 60.0
+_DEFAULT_EVALUATIONS = 20  # of a run that has a target and does not say how often
 MAX_SIDE = 1 << 14  # of an input, and its channels
 MAX_ELEMENTS = 1 << 34  # numbers of one step's samples
 _MODIFIER = re.compile(r"([a-z0-9]+)(?:\(([^()]*)\))?")
@@ -106,6 +108,11 @@ class BenchConfig:
             TOKEN_NOISE.
         workers: threads of each rank that make batches ahead; 0 = none, the training's own thread makes them;
             None = one for stored data, none for synthetic.
+        held_out: synthetic samples that are kept from training; of stored data a tenth is.
+        evaluate_every: steps from one evaluation on all of them to the next; None = as a target needs it.
+        target: what ends the run where an evaluation reaches it; see learning.targets.
+        noise_every: steps from one measurement of the gradient noise scale to the next; None = none.
+        price_per_hour: of all machines of the run together, in any currency.
         period: tau; steps between two exchanges of periodic schemes; None = the scheme's own default.
         moving_rate: a = eta * rho of elastic averaging; None = 0.9 / number of workers.
         num_microbatches: of pipelines; None = the scheme's default.
@@ -140,6 +147,11 @@ class BenchConfig:
     data: str = "synthetic"
     label_noise: Part | None = None
     workers: Annotated[int, Meta(ge=0, le=256)] | None = None
+    held_out: Samples = 2048
+    evaluate_every: Count | None = None
+    target: str | None = None
+    noise_every: Count | None = None
+    price_per_hour: Annotated[float, Meta(gt=0, le=10**9)] | None = None
     period: Count | None = None
     moving_rate: Annotated[float, Meta(ge=-(10**9), le=10**9)] | None = None  # schemes know the real bounds
     num_microbatches: Count | None = None
@@ -181,6 +193,13 @@ class BenchConfig:
         return converted(values, cls, file=what, spelled=SPELLED, error=BenchError)
 
 
+def evaluation_interval(config: BenchConfig) -> int | None:
+    """Steps from one evaluation to the next; None: there is none."""
+    if config.evaluate_every is not None:
+        return config.evaluate_every
+    return max(1, config.steps // _DEFAULT_EVALUATIONS) if config.target is not None else None
+
+
 def parse_scheme(text: str) -> tuple[str, tuple[Modifier, ...]]:
     """`dp.ddp+topk(0.01)+prio` as name and modifiers; names are not looked up here.
 
@@ -217,11 +236,21 @@ def check_config(config: BenchConfig) -> None:
     converted(values, BenchConfig, spelled=SPELLED, error=BenchError)
     _check_input(config)
     _check_update(config)
+    _check_learning(config)
     for modifier in config.modifiers:
         if modifier.value is not None and not math.isfinite(modifier.value):
             raise BenchError(f"+{modifier}: {modifier.value:g} is not a number that can be used")
     if config.num_ranks % config.num_hosts:
         raise BenchError(f"{config.num_ranks} ranks cannot be spread evenly over {config.num_hosts} hosts")
+
+
+def _check_learning(config: BenchConfig) -> None:
+    try:
+        target = None if config.target is None else parse_target(config.target)
+    except UsageError as error:
+        raise BenchError(str(error)) from None
+    if target is not None and target.metric == TOP5 and config.num_classes <= 5:
+        raise BenchError("--target top5 needs more than 5 classes; use accuracy")
 
 
 def _check_update(config: BenchConfig) -> None:

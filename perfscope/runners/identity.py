@@ -18,7 +18,10 @@ from perfscope.runners.traffic import Traffic
 from perfscope.vocabulary.links import LinkClass
 from perfscope.volumes import backend_factor, edges_from
 
-_AS_ASKED = ("momentum", "seed", "label_noise", "steps", "period")
+_AS_ASKED = (
+    *("momentum", "seed", "label_noise", "steps", "period"),
+    *("target", "evaluate_every", "noise_every", "price_per_hour"),
+)
 _MAX_LISTED, _MAX_CALLS = 4096, 1 << 16  # groups and ranks, and calls of them; run.json is read whole
 
 

@@ -71,6 +71,11 @@ class MpiPeers:
         gathered: list[Any] | None = self.comm.gather(value, root=0)
         return gathered
 
+    def agreed(self, value: Any) -> Any:
+        """Rank 0's value, on every rank."""
+        self.barrier()  # as in gather
+        return self.comm.bcast(value, root=0)
+
     def transport(self, group: Group) -> Transport:
         """Messages among the ranks of `group`, which must hold all."""
         return MpiTransport(group, self, self.timeout_s)

@@ -18,6 +18,7 @@ from perfscope.runners.data.loader import LoadedFeed
 from perfscope.runners.data.registry import held_out, input_workers, open_feed
 from perfscope.runners.data.seeds import mixed_seed
 from perfscope.runners.job import Job
+from perfscope.runners.learning.pauses import Pauses
 from perfscope.runners.models.registry import build_model
 from perfscope.runners.schemes.base import Batch, LoopReporter, Scheme
 from perfscope.runners.schemes.local import loss_of
@@ -41,6 +42,7 @@ class TrainingOutcome:
         details: the scheme's own.
         state: the trained model, on rank 0.
         held_out_loss: of the trained model on samples that were not trained on, on rank 0.
+        learning: what was measured between steps; see learning.pauses.
     """
 
     losses: list[float | None]
@@ -50,6 +52,7 @@ class TrainingOutcome:
     details: Mapping[str, Any]
     state: dict[str, torch.Tensor] | None
     held_out_loss: float | None
+    learning: Mapping[str, Any] = field(default_factory=dict)
     peak_rss_bytes: int = field(
         default_factory=lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     )
@@ -71,6 +74,7 @@ class TrainingOutcome:
             "interfaces": self.interfaces,
             "details": dict(self.details),
             "held_out_loss": self.held_out_loss,
+            **self.learning,
             "peak_rss_bytes": self.peak_rss_bytes,
         }
 
@@ -78,14 +82,16 @@ class TrainingOutcome:
 class _Notes(LoopReporter):
     """Keeps times at once and losses as tensors: reading a loss would wait for the device."""
 
-    def __init__(self) -> None:
+    def __init__(self, pauses: Pauses) -> None:
+        self._pauses = pauses
         self.ends_ns = [time.monotonic_ns()]
         self._losses: list[torch.Tensor | None] = []
 
-    def step(self, number: int, loss: torch.Tensor | None) -> None:
-        """See Note."""
+    def step(self, number: int, loss: torch.Tensor | None) -> bool:
+        """See LoopReporter."""
         self.ends_ns.append(time.monotonic_ns())
         self._losses.append(loss)
+        return self._pauses.after(number + 1)
 
     def losses(self) -> list[float | None]:
         """As numbers."""
@@ -105,19 +111,20 @@ def train(job: Job, world: World) -> TrainingOutcome:
     workers = input_workers(config)
     template = build_model(config).to(world.device)
     scheme.build(copy.deepcopy(template))
+    pauses = Pauses(scheme, template, feed, world)
     torch.manual_seed(_draws_of(scheme))
     world.peers.barrier()
     world.ledger.clear()
     before = read_interfaces()
-    notes = _Notes()
+    notes = _Notes(pauses)
     with LoadedFeed(feed, config.steps, workers, world.device) as loaded:
         scheme.run(loaded, config.steps, notes)
     served = Counter(world.ledger.served)
     world.peers.barrier()
-    interfaces = grown(before, read_interfaces())
+    interfaces = pauses.without_pauses(grown(before, read_interfaces()))
     state = scheme.full_state()
-    loss = None
-    if state is not None:
+    loss = pauses.final_loss
+    if state is not None and loss is None:
         template.load_state_dict(state)
         loss = evaluate(template, held_out(config, world.device))
     return TrainingOutcome(
@@ -128,6 +135,7 @@ def train(job: Job, world: World) -> TrainingOutcome:
         details=scheme.details(),
         state=state,
         held_out_loss=loss,
+        learning=pauses.as_json(),
     )
 
 

@@ -30,6 +30,9 @@ class Peers(Protocol):
     def gather(self, value: Any) -> list[Any] | None:
         """Every rank's value on rank 0, None elsewhere."""
 
+    def agreed(self, value: Any) -> Any:
+        """Rank 0's value, on every rank."""
+
     def transport(self, group: Group) -> Transport:
         """Messages between two ranks of the group.
 
@@ -108,6 +111,12 @@ class TorchPeers:
         dist.gather_object(value, gathered, dst=0)
         return gathered
 
+    def agreed(self, value: Any) -> Any:
+        """Rank 0's value, on every rank."""
+        shared = [value]
+        dist.broadcast_object_list(shared, src=0)
+        return shared[0]
+
     def transport(self, group: Group) -> Transport:
         """See Peers."""
         if self.backend != "gloo":
@@ -133,6 +142,10 @@ class Alone:
     def gather(self, value: Any) -> list[Any] | None:
         """The one value."""
         return [value]
+
+    def agreed(self, value: Any) -> Any:
+        """The one value."""
+        return value
 
     def transport(self, group: Group) -> Transport:
         """See Peers."""

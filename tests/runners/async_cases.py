@@ -197,8 +197,9 @@ def serve_a_norm(world: World) -> dict[str, torch.Tensor] | None:
 
 
 class _Silent(LoopReporter):
-    def step(self, number: int, loss: torch.Tensor | None) -> None:
+    def step(self, number: int, loss: torch.Tensor | None) -> bool:
         """Not noted."""
+        return False
 
 
 def map_what_only_rank_0_sees(world: World) -> str:

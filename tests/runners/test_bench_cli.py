@@ -20,7 +20,7 @@ from perfscope.cli.bench import options as bench_options
 from perfscope.cli.bench.run import has_elder
 from perfscope.cli.bench.text import verdict_text
 from perfscope.cli.formatting import exposed
-from perfscope.errors import PerfscopeError
+from perfscope.errors import PerfscopeError, UsageError
 from perfscope.rundir.reader import RunReader
 from perfscope.runners.catalogue.scheme_docs import BEGIN, END, render
 from perfscope.runners.sweep.state import DONE, CellState, Run, Study
@@ -325,3 +325,18 @@ def test_what_was_written_by_hand_into_the_docs_is_kept() -> None:
     own = f"{BEGIN}\n## Measured here\n\nhy.owt wins.\n{END}"
     assert own in render(f"old head\n{own}\nold tail")
     assert f"{BEGIN}\n{END}" in render("")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["serial", "--seeds", "2"], "name their directory with -o DIR"),
+        (["--framework", "torch", "--seeds", "2"], "leave out --seeds"),
+        (["serial", "--target", "accuracy=2"], "at most 1"),
+    ],
+)
+def test_seeds_and_targets_that_cannot_be_are_one_line(options: list[str], words: str) -> None:
+    from perfscope.cli.main import cli
+
+    result = CliRunner().invoke(cli, ["bench", "run", *options])
+    assert isinstance(result.exception, UsageError) and words in str(result.exception)

@@ -382,6 +382,8 @@ READ_BY_KEY = {
     "cli/bench/frameworks_text.py": "frameworks.json of a comparison",
     "cli/bench/text.py": "the plan of a bench run, before it is one",
     "reports/drawing/page.py": "data of a panel, made beside it",
+    "reports/sections/learning.py": "reasons of what is missing, by figure",
+    "reports/summary.py": "the key figures, made beside it",
     "reports/text.py": "cells of a list, made beside it",
 }
 # What has keys of its own: labels of series and runs, cells of a sweep.

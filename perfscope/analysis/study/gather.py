@@ -300,7 +300,7 @@ def _loss_curve(entry: RunEntry, batch: int | None) -> LossCurve | None:
     ranks = []
     for _, record in sorted(entry.bench_records.items()):
         if record.losses and len(record.step_ends_ns) > 1:
-            ranks.append((record.losses, record.step_ends_ns))
+            ranks.append((record.losses, record.trained_ns))
     steps, samples, seconds, values = [], [], [], []
     for step in range(max((len(losses) for losses, _ in ranks), default=0)):
         points = [

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from perfscope.errors import RunDirectoryError
 from perfscope.runners.sweep.sides import UNEXPECTED
 
@@ -93,6 +95,7 @@ def figures_of(bench: BenchResult) -> dict[str, Any]:
             "recorded": recorded,
             "wire": {link.link_class: link.wire for link in bench.links if link.wire is not None} or None,
         },
+        "learning": None if bench.learning is None else msgspec.to_builtins(bench.learning),
         "diverged": _diverged(bench),
         "details": dict(bench.details),
         "missing": {name: why for name, why in missing.items() if name not in _SAID_BY_ANOTHER},

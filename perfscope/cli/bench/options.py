@@ -85,6 +85,20 @@ _TRAINING = (
         type=int,
         metavar="N",
     ),
+    _option(
+        "evaluate-every",
+        "Evaluate on the whole held-out set every N steps, outside their time.",
+        type=int,
+        metavar="N",
+    ),
+    _option(
+        "target",
+        "End the run when held-out accuracy, top5, loss or perplexity is as good: accuracy=0.9.",
+        metavar="METRIC=VALUE",
+    ),
+    _option("held-out", "Synthetic samples kept from training.  [default: 2048]", type=int, metavar="N"),
+    _option("noise-every", "Measure the gradient noise scale every N steps.", type=int, metavar="N"),
+    _option("price-per-hour", "Of all machines together, for the cost.", type=float, metavar="PRICE"),
     _option("dropout", "Probability.  [default: 0]", type=float, metavar="P"),
     _option("period", "Steps between exchanges, for schemes that have a period.", type=int, metavar="TAU"),
     _option("moving-rate", "Moving rate a = eta * rho of elastic averaging.", type=float, metavar="A"),
@@ -144,12 +158,15 @@ def require_torch() -> None:
         raise PerfscopeError('the bench runners need torch: pip install "perfscope[torch]"')
 
 
-def refuse_scheme(scheme: str | None, modifiers: tuple[str, ...], cluster: str | None) -> None:
+def refuse_scheme(
+    scheme: str | None, modifiers: tuple[str, ...], cluster: str | None, seeds: int | None = None
+) -> None:
     """Raises UsageError where --framework is given with what belongs to schemes."""
     for given, options_text in (
         (scheme, f"the scheme {scheme}"),
         (modifiers, "--modifier"),
         (cluster, "--cluster"),
+        (seeds, "--seeds"),
     ):
         if given:
             raise UsageError(

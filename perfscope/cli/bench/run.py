@@ -6,6 +6,7 @@ import json
 import os
 import signal
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,6 +55,12 @@ SCHEMA_VERSION = 1
 @label_options
 @tracing_options
 @hardware_options
+@click.option(
+    "--seeds",
+    type=click.IntRange(min=1, max=1000),
+    metavar="N",
+    help="N runs with seeds from --seed on, in OUTPUT/seed-K: for `perfscope compare`.",
+)
 @click.option("--dry-run", is_flag=True, help="Print what would be run, and make nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print the metrics (or the plan) as JSON.")
 def command(
@@ -68,6 +75,7 @@ def command(
     name: str | None,
     labels: tuple[str, ...],
     ceilings: str,
+    seeds: int | None,
     dry_run: bool,
     as_json: bool,
     **settings: Any,
@@ -78,8 +86,7 @@ def command(
     without) in the framework's own way, from the same weights on the same samples.
 
     Invalid combinations (an unknown name, a mesh that does not divide) are rejected before anything starts.
-    The run directory is an ordinary one; what the scheme is and what it was predicted to send stands
-    in its run.json.
+    The run directory is an ordinary one; its run.json states the scheme and what it was predicted to send.
 
     \b
     Examples:
@@ -95,26 +102,52 @@ def command(
       could not start it; else the first failing rank's own.
     """
     _end_with_sweep()
-    if name is not None and not name.strip():
-        raise UsageError("--name is empty")
     asked = RecordingOptions(
         output=output,
         force=force,
-        name=name,
+        name=_named(name),
         labels=parse_labels(labels),
         ceilings=ceilings,
         dry_run=dry_run,
         as_json=as_json,
         rest=settings,
     )
-    if not dry_run:
+    if not dry_run and seeds is None:
         _require_room(output, force)
     if framework is None:
-        code = _run_scheme(_named_scheme(scheme, python, env), asked, modifiers, cluster)
+        named, code = _named_scheme(scheme, python, env), 0
+        for one in _with_seeds(asked, seeds):
+            code = code or _run_scheme(named, one, modifiers, cluster)
     else:
-        refuse_scheme(scheme, modifiers, cluster)
+        refuse_scheme(scheme, modifiers, cluster, seeds)
         code = _run_framework(framework, asked, python, env)
     click.get_current_context().exit(code)
+
+
+def _named(name: str | None) -> str | None:
+    if name is not None and not name.strip():
+        raise UsageError("--name is empty")
+    return name
+
+
+def _with_seeds(asked: RecordingOptions, seeds: int | None) -> list[RecordingOptions]:
+    """The runs that are asked for: one, or one for each seed in a directory of its own."""
+    if seeds is None:
+        return [asked]
+    from perfscope.runners.starting.outer_launcher import find_outer
+
+    if asked.output is None:
+        raise UsageError("--seeds makes several runs; name their directory with -o DIR")
+    if find_outer(os.environ) is not None:
+        raise UsageError("--seeds starts several runs, which ranks of an outer launcher cannot; give --seed")
+    first = int(asked.settings.get("seed") or 0)
+    runs = []
+    for seed in range(first, first + seeds):
+        output = asked.output / f"seed-{seed}"
+        if not asked.dry_run:
+            _require_room(output, asked.force)
+        runs.append(replace(asked, output=output, rest={**asked.rest, "seed": seed}))
+    return runs
 
 
 def _named_scheme(scheme: str | None, python: str | None, env: str | None) -> str:

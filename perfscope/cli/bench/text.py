@@ -81,6 +81,7 @@ def verdict_text(record: Mapping[str, Any], figures: Mapping[str, Any]) -> str:
         f"held-out loss {number(figures['held_out_loss'])}; "
         f"{_exposed(record, figures)}peak memory of a rank {format_bytes(figures['peak_rss_bytes'])}",
     ]
+    lines += learning_lines(figures.get("learning"))
     if figures.get("diverged"):
         lines.append("Training diverged: lower --lr")
     if figures.get("disturbed"):
@@ -93,6 +94,38 @@ def verdict_text(record: Mapping[str, Any], figures: Mapping[str, Any]) -> str:
         f"{_MISSING_WORDS.get(name, name)} is missing: {why}" for name, why in figures["missing"].items()
     ]
     return "\n".join(lines) + "\n"
+
+
+def learning_lines(learning: Mapping[str, Any] | None) -> list[str]:
+    """The last evaluation, what the target took, and the noise scale: a line each, of what was measured."""
+    if learning is None:
+        return []
+    lines = []
+    if points := learning["points"]:
+        last, best = points[-1], learning["best_accuracy"]
+        known = "" if best is None else f" (the data allows {best:.1%})"
+        lines.append(
+            f"Held-out accuracy {last['accuracy']:.1%}{known}, loss {number(last['loss'])}, "
+            f"on {learning['num_held_out']:,} samples behind step {last['step']}"
+        )
+    if (reached := learning["to_target"]) is not None:
+        amounts = [counted(reached["step"], "step"), f"{reached['samples']:,} samples"]
+        amounts += [format_bytes(reached["bytes"])] if reached["bytes"] else []
+        amounts += [f"{reached['joules']:,.4g} J"] if reached["joules"] is not None else []
+        amounts += [f"cost {reached['cost']:.4g}"] if reached["cost"] is not None else []
+        lines.append(
+            f"Target {learning['target']} reached after {format_ns(reached['train_ns'])}: "
+            f"{', '.join(amounts)}"
+        )
+    if (noise := learning["noise"]) is not None:
+        lines.append(
+            f"Gradient noise scale {noise['samples']:,.3g} samples: efficiency {noise['efficiency']:.0%}, "
+            f"goodput {number(noise['goodput'])} samples/s"
+        )
+    return [*lines, *(reason for name, reason in learning["missing"].items() if name in _SAID_MISSING)]
+
+
+_SAID_MISSING = ("to_target", "noise")
 
 
 def _exposed(record: Mapping[str, Any], figures: Mapping[str, Any]) -> str:

@@ -39,17 +39,20 @@ def input_workers(config: BenchConfig) -> int:
     return 0 if config.data == SYNTHETIC else 1
 
 
-def held_out(config: BenchConfig, device: torch.device | str = "cpu", num: int = 256) -> Batch:
-    """Up to `num` samples that `open_feed` never gives, the same on every rank and in every run of that seed.
+def held_out(config: BenchConfig, device: torch.device | str = "cpu", num: int | None = 256) -> Batch:
+    """Up to `num` samples (None: all) that `open_feed` never gives.
 
-    Of stored data a tenth is kept for this, 256 samples at most.
+    They are the same on every rank and in every run of that seed.
+
+    Of stored data a tenth is kept for this, MOST_HELD_OUT samples at most; of synthetic, config.held_out.
 
     Raises:
         BenchError: as open_feed.
     """
     where = torch.device(device)
     if config.data == SYNTHETIC:
-        return synthetic_held_out(config, where, num, find_model(config.model).input)
+        wanted = config.held_out if num is None else num
+        return synthetic_held_out(config, where, wanted, find_model(config.model).input)
     samples = StoredFeed(config, _open(config)).held_out(num)
     return Batch(samples.inputs.to(where), samples.targets.to(where))
 

@@ -10,7 +10,7 @@ import torch
 from perfscope.runners.config import BenchConfig, BenchError
 from perfscope.runners.schemes.base import Batch, Feed
 
-_MOST_HELD_OUT = 256
+MOST_HELD_OUT = 10_000
 
 
 class SampleStore(ABC):
@@ -36,8 +36,8 @@ class SampleStore(ABC):
 class StoredFeed(Feed):
     """An epoch takes each training sample at most once; what is left after the last whole batch is dropped.
 
-    The order of an epoch follows from (seed, epoch). A tenth of the samples, 256 at most and one at least,
-    drawn by the seed, is held out.
+    The order of an epoch follows from (seed, epoch). A tenth of the samples, MOST_HELD_OUT at most and
+    one at least, drawn by the seed, is held out.
     """
 
     def __init__(self, config: BenchConfig, source: SampleStore) -> None:
@@ -45,7 +45,7 @@ class StoredFeed(Feed):
         self._config = config
         self._source = source
         total = len(source.labels)
-        reserved = max(1, min(_MOST_HELD_OUT, total // 10))
+        reserved = max(1, min(MOST_HELD_OUT, total // 10))
         _require_fit(config, source, total - reserved, reserved)
         order = _shuffled(total, config.seed, 0)
         self._held_out, self._training = order[:reserved], order[reserved:]
@@ -66,8 +66,8 @@ class StoredFeed(Feed):
             self._epoch = (epoch, order)
         return order
 
-    def held_out(self, num: int) -> Batch:
-        """Up to `num` samples that no batch holds."""
+    def held_out(self, num: int | None) -> Batch:
+        """Up to `num` samples (None: all) that no batch holds."""
         return self._make(self._held_out[:num])
 
     def _make(self, indices: torch.Tensor) -> Batch:

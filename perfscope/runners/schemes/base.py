@@ -211,11 +211,12 @@ class Scheme(ABC):
         """The loop. Schemes whose ranks have roles (a server) or share no step override it."""
         part, num_parts = self.data_part
         for number in range(steps):
-            note.step(number, self.step(feed.batch(number, part, num_parts)))
+            if note.step(number, self.step(feed.batch(number, part, num_parts))):
+                break
         self.finish()
 
     def finish(self) -> None:  # noqa: B027 - most schemes have nothing in flight
-        """After the last step: wait for what is still in flight, apply it."""
+        """After the last step, and before the model is looked at: complete what is in flight, apply it."""
 
     @abstractmethod
     def full_state(self) -> dict[str, torch.Tensor] | None:
@@ -230,5 +231,5 @@ class LoopReporter(ABC):
     """What the loop reports to."""
 
     @abstractmethod
-    def step(self, number: int, loss: torch.Tensor | None) -> None:
-        """Step `number` (from 0) has ended."""
+    def step(self, number: int, loss: torch.Tensor | None) -> bool:
+        """Step `number` (from 0) has ended. True: it was the last one, on all ranks."""

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from perfscope.runners import comm
-from perfscope.runners.config import BenchConfig
+from perfscope.runners.config import BenchConfig, BenchError, evaluation_interval
 from perfscope.runners.job import Job
 from perfscope.runners.schemes.base import Axes, Batch
 from perfscope.runners.schemes.dp_gradients import Replicas
@@ -45,6 +45,20 @@ class LocalSGD(Replicas):
         "Equals a single-process simulation of P replicas to 1e-6 in float64; with tau = 1 and no momentum "
         "it equals serial; its loss falls into the band of serial's."
     )
+
+    @classmethod
+    def check(cls, job: Job) -> None:
+        """See Scheme."""
+        period = period_of(job.config)
+        for option, every in (
+            ("evaluate-every", evaluation_interval(job.config)),
+            ("noise-every", job.config.noise_every),
+        ):
+            if every is not None and every % period:
+                raise BenchError(
+                    f"{cls.name} averages its replicas every {period} steps, and between there is no one "
+                    f"model; make --{option} a multiple of {period}"
+                )
 
     def build(self, model: nn.Sequential) -> None:
         """See Scheme."""

@@ -181,7 +181,8 @@ class ServerScheme(Scheme):
             return
         for number in range(steps):
             self.serve()
-            note.step(number, None)
+            if note.step(number, None):
+                break
 
     def full_state(self) -> dict[str, torch.Tensor] | None:
         """The server's weights. Buffers are rank 1's: the server never ran the model."""

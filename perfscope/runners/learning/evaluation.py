@@ -1,0 +1,58 @@
+"""A model on the whole held-out set."""
+
+from __future__ import annotations
+
+from math import exp
+from typing import NamedTuple
+
+import torch
+from torch import nn
+
+from perfscope.runners.config import BenchConfig
+from perfscope.runners.data.registry import held_out
+from perfscope.runners.learning.targets import ACCURACY, LOSS, PERPLEXITY, TOP5
+from perfscope.runners.schemes.base import Batch
+from perfscope.runners.schemes.local import cross_entropy
+
+_AT_ONCE = 256  # samples
+_LARGEST_LOG = 700.0  # exp() of more overflows
+
+
+class HeldOutFigures(NamedTuple):
+    """Means over all targets: of a sequence each token is one."""
+
+    loss: float  # cross entropy, nats
+    top1: float
+    top5: float | None  # None: five classes or fewer
+
+    def by_metric(self) -> dict[str, float | None]:
+        """By the names of targets.METRICS."""
+        perplexity = exp(min(self.loss, _LARGEST_LOG))
+        return {ACCURACY: self.top1, TOP5: self.top5, LOSS: self.loss, PERPLEXITY: perplexity}
+
+
+class HeldOutSet:
+    """All samples that are kept from training, in host memory order, on one rank's device."""
+
+    def __init__(self, config: BenchConfig, device: torch.device) -> None:
+        self._samples = held_out(config, device, None)
+        self.num = len(self._samples.inputs)
+
+    def evaluate(self, model: nn.Module) -> HeldOutFigures:
+        """The model in evaluation mode, without gradients, some samples at a time."""
+        inputs, targets = self._samples.inputs, self._samples.targets
+        loss, right, among5, total = 0.0, 0, 0, 0
+        model.eval()
+        with torch.no_grad():
+            for first in range(0, self.num, _AT_ONCE):
+                part = Batch(inputs[first : first + _AT_ONCE], targets[first : first + _AT_ONCE])
+                outputs = model(part.inputs)
+                scores, wanted = outputs.flatten(0, -2), part.targets.flatten()
+                loss += float(cross_entropy(outputs, part.targets)) * len(wanted)
+                best = scores.topk(min(5, scores.shape[-1])).indices
+                hits = best == wanted[:, None]
+                right += int(hits[:, 0].sum())
+                among5 += int(hits.sum())
+                total += len(wanted)
+        has_top5 = scores.shape[-1] > 5
+        return HeldOutFigures(loss / total, right / total, among5 / total if has_top5 else None)
