@@ -29,7 +29,7 @@ STUDIES = (STUDY_JSON, FRAMEWORKS_JSON)
     "compare",
     cls=GroupedCommand,
     groups={
-        "Comparison": ("by", "mode", "reference"),
+        "Comparison": ("by", "rank_by", "mode", "reference"),
         "Output": ("as_text", "color", "html_file", "pdf_file", "as_json", "folder"),
         ENGINE_TITLE: ENGINE_NAMES,
     },
@@ -44,6 +44,12 @@ STUDIES = (STUDY_JSON, FRAMEWORKS_JSON)
     "[default: what differs].",
 )
 @click.option(
+    "--rank-by",
+    type=click.Choice(["time", "energy", "cost"]),
+    default="time",
+    help="What schemes with a --target are ranked by [default: time].",
+)
+@click.option(
     "--mode",
     type=click.Choice(["strong", "weak"]),
     help="What scaling is meant [default: from the batch of each run].",
@@ -56,6 +62,7 @@ STUDIES = (STUDY_JSON, FRAMEWORKS_JSON)
 def command(
     runs: tuple[Path, ...],
     by: str | None,
+    rank_by: str,
     mode: str | None,
     reference: str | None,
     html_file: Path | None,
@@ -93,7 +100,7 @@ def command(
     entries, started = _read(places_found, lost, engine)
     if len(entries) < 2:
         raise RunDirectoryError(_too_few(len(entries), len(places_found)))
-    study = analyze(entries, by=by, mode=mode, reference=wanted, lost=lost)
+    study = analyze(entries, by=by, mode=mode, reference=wanted, lost=lost, rank_by=rank_by)
     del entries
     gc.collect()
     chosen = bool(html_file or pdf_file or as_json)
@@ -127,13 +134,17 @@ def analyze(
     mode: str | None,
     reference: str | None,
     lost: Sequence[tuple[str, str]] = (),
+    rank_by: str = "time",
 ) -> StudyAnalysis:
     """The comparison of the runs that were read; `lost`: name and reason of those that were not."""
     from perfscope.analysis.study.analyze import analyze_study
     from perfscope.analysis.study.results import UnusableRun
+    from perfscope.vocabulary.comparison import RankBasis
 
     left_out = [UnusableRun(name=name, reason=reason) for name, reason in lost]
-    return analyze_study(entries, by=by, mode=mode, reference=reference, left_out=left_out)
+    return analyze_study(
+        entries, by=by, mode=mode, reference=reference, left_out=left_out, rank_by=RankBasis(rank_by)
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

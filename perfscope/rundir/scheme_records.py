@@ -111,6 +111,13 @@ class SchemeRecord(WholeLists, frozen=True):
     period: Count | None = None
     steps: Count | None = None
     seed: Count | None = None
+    optimizer: str | None = None
+    schedule: str | None = None
+    warmup: Count | None = None
+    momentum: Figure | None = None
+    weight_decay: Figure | None = None
+    clip_norm: Figure | None = None
+    label_noise: Figure | None = None
     target: str | None = None
     price_per_hour: Figure | None = None
     equals_serial: bool = False
@@ -130,6 +137,18 @@ class SchemeRecord(WholeLists, frozen=True):
         absent = [name for name in needed if not getattr(self, name)]
         absent += [name for name in ("mesh", "predicted") if getattr(self, name) is None]
         return tuple(absent)
+
+    @property
+    def update(self) -> tuple[tuple[str, object], ...]:
+        """What decides an update beside the rule of the scheme, as (name, value); defaults have none."""
+        rate = self.learning_rate
+        return (
+            ("optimizer", self.optimizer if self.optimizer != "sgd" else None),
+            ("schedule", self.schedule if self.schedule != "constant" else None),
+            ("rate", rate.value if rate is not None else None),
+            *((name, getattr(self, name)) for name in ("warmup", "momentum", "weight_decay")),
+            *((name, getattr(self, name)) for name in ("clip_norm", "label_noise")),
+        )
 
     @property
     def parallelism(self) -> str:

@@ -42,6 +42,15 @@ class ProblemKind(str, Enum):
     NO_MODE = "no_mode"
 
 
+class RankBasis(str, Enum):
+    """What settings are ranked by whose runs measured learning. The value is the code in the JSON report."""
+
+    TIME = "time"  # training time to the target
+    ENERGY = "energy"  # joules to the target
+    COST = "cost"  # price to the target
+    GOODPUT = "goodput"  # samples/s x statistical efficiency
+
+
 class StudyPart(str, Enum):
     """What of a comparison a problem affects. The value is the code in the JSON report."""
 

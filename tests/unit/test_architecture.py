@@ -381,6 +381,7 @@ READ_BY_KEY = {
     "analysis/study/frameworks.py": "options of a framework run, by name",
     "cli/bench/frameworks_text.py": "frameworks.json of a comparison",
     "cli/bench/text.py": "the plan of a bench run, before it is one",
+    "gate/measure.py": "means by part of the step, made there",
     "reports/drawing/page.py": "data of a panel, made beside it",
     "reports/sections/learning.py": "reasons of what is missing, by figure",
     "reports/summary.py": "the key figures, made beside it",

@@ -57,7 +57,7 @@ from perfscope.messages.comparison import scaling as scaling_words
 from perfscope.messages.missing import cause_text
 from perfscope.messages.study import named
 from perfscope.vocabulary.causes import Cause
-from perfscope.vocabulary.comparison import ProblemKind, StudyPart
+from perfscope.vocabulary.comparison import ProblemKind, RankBasis, StudyPart
 from perfscope.vocabulary.figures import Figure
 
 _SCALING, _SCHEMES, _DIFF = (StudyPart.SCALING,), (StudyPart.SCHEMES,), (StudyPart.DIFF,)
@@ -94,12 +94,14 @@ class _Grouping(Struct, frozen=True, kw_only=True):
         reason: why.
         stated: whether the user named it.
         explained: what the user has the runs compared by, and may differ.
+        basis: what runs with a target are ranked by.
     """
 
     by: str
     reason: str
     stated: bool
     explained: frozenset[str] = frozenset()
+    basis: RankBasis = RankBasis.TIME
 
     @property
     def may_differ(self) -> str:
@@ -113,6 +115,7 @@ def analyze_study(
     mode: str | None = None,
     reference: str | None = None,
     left_out: Sequence[UnusableRun] = (),
+    rank_by: RankBasis = RankBasis.TIME,
 ) -> StudyAnalysis:
     """Everything `perfscope compare` shows.
 
@@ -124,6 +127,7 @@ def analyze_study(
         reference: a run's label or name: the number of ranks that speedups are against, and the diff's
             first run.
         left_out: what was named, too, and could not be read; it is reported as missing.
+        rank_by: what runs with a target are ranked by.
 
     Raises:
         ValueError: `by` or `mode` is none of these, no entry, or `reference` names no run, or several.
@@ -131,7 +135,7 @@ def analyze_study(
     _check(entries, by, mode)
     runs = gather(entries)
     asked = _reference(runs, reference)
-    grouping = _grouping(runs, by)
+    grouping = replace(_grouping(runs, by), basis=rank_by)
     runs = tuple(_grouped(run, grouping.by) for run in runs)
     view = _of_runs(runs, entries, left_out)
     runs = tuple(map(without_bad_factors, runs))
@@ -329,7 +333,7 @@ def _unequal(runs: Sequence[StudyRun], grouping: _Grouping) -> _View:
 
 
 def _schemes(runs: Sequence[StudyRun], by: str, grouping: _Grouping) -> _View:
-    studies = scheme_studies(runs, by, grouping.explained)
+    studies = scheme_studies(runs, by, grouping.explained, grouping.basis)
     missing = [
         missing_figure(Figure.WINNER, Cause.REFUSED, reason=study.refused)
         for study in studies

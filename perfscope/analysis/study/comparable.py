@@ -292,7 +292,9 @@ def _threads(run: StudyRun) -> str:
 
 
 def _steps(run: StudyRun) -> str:
-    return "" if run.num_steps is None else words.steps(run.num_steps)
+    """Of a run that its target ended, "": so many steps are its result."""
+    is_result = run.learning is not None and run.learning.to_target is not None
+    return "" if is_result or run.num_steps is None else words.steps(run.num_steps)
 
 
 FORBIDDING: tuple[tuple[ProblemKind, str, Callable[[StudyRun], str]], ...] = (

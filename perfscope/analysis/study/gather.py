@@ -170,6 +170,7 @@ def _with_bench(run: StudyRun, bench: BenchResult | None) -> StudyRun:
         first_loss=bench.first_loss,
         last_loss=bench.last_loss,
         held_out_loss=bench.held_out_loss,
+        learning=bench.learning,
     )
 
 
@@ -270,6 +271,7 @@ def _repeat_key(
     if bench is not None:
         scheme = run.scheme or SchemeRecord()
         facts += map(str, (scheme.period, scheme.bind, scheme.dtype, scheme.backend))
+        facts += [f"{name} {value}" for name, value in scheme.update if value]
     return SEPARATOR.join(facts)
 
 

@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from perfscope.analysis.bench_bytes import LinkBytes
 from perfscope.analysis.efficiency.results import Efficiency
+from perfscope.analysis.learning import LearningResult
 from perfscope.analysis.missing import Missing
 from perfscope.analysis.results import Finding, Quantiles, RunAnalysis
 from perfscope.analysis.study.diff_results import DiffRow as DiffRow
@@ -29,7 +30,7 @@ from perfscope.analysis.study.step_results import StepDifference, StepPart
 from perfscope.rundir.records import LayersRecord, RankRecord
 from perfscope.rundir.scheme_records import BenchRecord
 from perfscope.vocabulary.causes import Cause
-from perfscope.vocabulary.comparison import CannotTell, ProblemKind, StudyPart
+from perfscope.vocabulary.comparison import CannotTell, ProblemKind, RankBasis, StudyPart
 from perfscope.vocabulary.efficiency import PopFactor
 
 Severity = Literal["refuse", "warn"]
@@ -174,6 +175,7 @@ class StudyRun(Struct, frozen=True, kw_only=True):
     framework_version: str = ""
     backend: str = ""  # of collectives, "gloo", "nccl"; "" = not known
     settings: Mapping[str, str] = {}  # options of the run and of its bench, as text
+    learning: LearningResult | None = None  # what was measured between its steps
     losses: tuple[float | None, ...] = ()  # by step, mean over ranks; None where one of them knows no number
 
     @property
@@ -385,6 +387,34 @@ class BatchTurn(Struct, frozen=True, kw_only=True):
     sentence: str
 
 
+class LearningRow(Struct, frozen=True, kw_only=True):
+    """One setting by what its runs took to the target, or by their goodput."""
+
+    title: str  # of its SchemeRow
+    value: float | None  # median over runs: ns, J, price or samples/s; None: no run reached the target
+    values: tuple[float, ...]
+    interval: Interval | None
+    num_runs: int
+    num_reached: int  # runs that have a value
+
+
+class LearningRanking(Struct, frozen=True, kw_only=True):
+    """Settings by how fast they learn, best first; see learning.py.
+
+    `level`: the interval of the first two's ratio holds 1, so that nobody can tell; None: there is none.
+    """
+
+    basis: RankBasis
+    target: str  # METRIC=VALUE; "" = ranked by goodput
+    rows: tuple[LearningRow, ...]
+    ratio: float | None  # how many times as good the first is as the second
+    interval: Interval | None  # of the ratio
+    level: bool | None
+    headline: str
+    action: str
+    note: str = ""  # why it is not the basis that was asked for; "" = it is
+
+
 class SchemeVerdict(Struct, frozen=True, kw_only=True):
     """Which wins, by how much, why, and where the order would turn: four plain sentences."""
 
@@ -415,6 +445,7 @@ class SchemeStudy(Struct, frozen=True, kw_only=True):
     refused: str = ""
     batch_turns: tuple[BatchTurn, ...] = ()  # the sentence of the nearest is in `verdict.turn`, too
     differences: tuple[StepDifference, ...] = ()  # of the fastest row's step to each other row's
+    learning: LearningRanking | None = None  # None: not all runs have the same target, or a noise scale
     unseen: str = ""  # of which rows the exposed share leaves out what was under way before the window
 
 

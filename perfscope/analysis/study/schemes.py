@@ -13,6 +13,7 @@ from perfscope.analysis.study.averages import (
     middle_efficiency,
 )
 from perfscope.analysis.study.grouping import BATCH, DTYPE, MACHINE, MODEL, WORLD_SIZE
+from perfscope.analysis.study.learning import learning_ranking
 from perfscope.analysis.study.machines import placed_machine_key
 from perfscope.analysis.study.repeats import (
     Floats,
@@ -34,6 +35,7 @@ from perfscope.messages.comparison.schemes import (
     one_setting,
 )
 from perfscope.messages.study import ranks
+from perfscope.vocabulary.comparison import RankBasis
 
 BEGUN_BEFORE = ("dp.fwd_overlap", "easgd.sync_ar")  # schemes whose exchanges outlive the step they begin in
 MUCH_IDLE = 0.2  # of the step
@@ -55,7 +57,10 @@ def comparison_class(run: StudyRun, explained: Collection[str] = ()) -> Class:
 
 
 def scheme_studies(
-    runs: Sequence[StudyRun], by: str, explained: Collection[str] = ()
+    runs: Sequence[StudyRun],
+    by: str,
+    explained: Collection[str] = (),
+    basis: RankBasis = RankBasis.TIME,
 ) -> tuple[SchemeStudy, ...]:
     """One study per set of runs that may be compared and holds two settings or more.
 
@@ -63,6 +68,7 @@ def scheme_studies(
         runs: all usable, `group` set.
         by: what `--by` takes, but "world_size" alone and "framework".
         explained: facts that the runs are compared by and may differ in.
+        basis: what runs with a target are ranked by.
     """
     classes: dict[Class, list[StudyRun]] = defaultdict(list)
     for run in runs:
@@ -71,7 +77,7 @@ def scheme_studies(
     if not several:
         return (_refused(runs, by),) if runs else ()
     order = sorted(several, key=lambda key: tuple(str(part).rjust(12) for part in key))
-    return tuple(_study(several[key], by, _title(key, list(several))) for key in order)
+    return tuple(_study(several[key], by, _title(key, list(several)), basis) for key in order)
 
 
 def _title(key: Class, keys: Sequence[Class]) -> str:
@@ -92,12 +98,14 @@ def _title(key: Class, keys: Sequence[Class]) -> str:
     return ", ".join(kept)
 
 
-def _study(runs: Sequence[StudyRun], by: str, title: str) -> SchemeStudy:
+def _study(runs: Sequence[StudyRun], by: str, title: str, basis: RankBasis) -> SchemeStudy:
     rows = _rows(runs)
     drawn = _Draws()
     pairs = tuple(_pair(a, b, drawn) for at, a in enumerate(rows) for b in rows[at + 1 :])
     differences = _differences(rows)
-    verdict, turns, by_batch = verdict_of(rows, pairs, {run.label: run for run in runs}, differences)
+    by_label = {run.label: run for run in runs}
+    ranking = learning_ranking(rows, by_label, basis)
+    verdict, turns, by_batch = verdict_of(rows, pairs, by_label, differences, ranking)
     return SchemeStudy(
         title=title,
         by=by,
@@ -107,6 +115,7 @@ def _study(runs: Sequence[StudyRun], by: str, title: str) -> SchemeStudy:
         turns=turns,
         batch_turns=by_batch,
         differences=differences,
+        learning=ranking,
         unseen=unseen_exchanges(rows),
     )
 

@@ -4,15 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from msgspec.structs import replace
+
 from perfscope.analysis.bench_bytes import LinkBytes
 from perfscope.analysis.study.causes import common_cause, verdict_of_report
 from perfscope.analysis.study.crossover import FARTHEST, Modelled, batch_turns, model_of, turns_against
-from perfscope.analysis.study.results import PARTS, BatchTurn, Pair, SchemeRow, SchemeVerdict, StudyRun, Turn
+from perfscope.analysis.study.results import (
+    PARTS,
+    BatchTurn,
+    LearningRanking,
+    Pair,
+    SchemeRow,
+    SchemeVerdict,
+    StudyRun,
+    Turn,
+)
 from perfscope.analysis.study.step_results import StepDifference
 from perfscope.messages.comparison import exposed as exposed_comm
 from perfscope.messages.comparison import schemes as words
 from perfscope.messages.comparison.doubt import REPEAT_QUIETLY, cannot_tell
-from perfscope.vocabulary.comparison import CannotTell
+from perfscope.vocabulary.comparison import CannotTell, RankBasis
 from perfscope.vocabulary.links import BETWEEN_HOSTS
 
 NOTABLE = 0.02  # of the runner-up's step: smaller differences explain nothing
@@ -26,6 +37,7 @@ def verdict_of(
     pairs: Sequence[Pair],
     runs: Mapping[str, StudyRun],
     differences: Sequence[StepDifference] = (),
+    ranking: LearningRanking | None = None,
 ) -> tuple[SchemeVerdict | None, tuple[Turn, ...], tuple[BatchTurn, ...]]:
     """The verdict, where the order would turn with bandwidth, and where with the batch.
 
@@ -34,6 +46,7 @@ def verdict_of(
         pairs: of all of them.
         runs: by label.
         differences: of the fastest row's step to those of others.
+        ranking: by learning, which then decides; samples/s are said behind it.
     """
     if len(rows) < 2:
         return None, (), ()
@@ -42,21 +55,36 @@ def verdict_of(
     turns, by_batch, turn = _turns(rows, runs)
     all_disturbed = any(row.num_disturbed == row.num_repeats for row in (winner, second))
     doubt = CannotTell.RUNS_DISTURBED if all_disturbed else None
-    return (
-        SchemeVerdict(
-            winner=winner.title,
-            runner_up=second.title,
-            ratio=pair.ratio,
-            level=pair.level,
-            headline=_headline(rows, pair) if doubt is None else cannot_tell(doubt, _headline(rows, pair)),
-            cannot_tell=doubt,
-            why=_why(winner, second, last, runs, differences),
-            turn=" ".join([turn, *(batch_turn.sentence for batch_turn in by_batch[:1])]),
-            caution=_caution(rows),
-            action=_action(rows, pair, runs) if doubt is None else REPEAT_QUIETLY,
-        ),
-        turns,
-        by_batch,
+    verdict = SchemeVerdict(
+        winner=winner.title,
+        runner_up=second.title,
+        ratio=pair.ratio,
+        level=pair.level,
+        headline=_headline(rows, pair) if doubt is None else cannot_tell(doubt, _headline(rows, pair)),
+        cannot_tell=doubt,
+        why=_why(winner, second, last, runs, differences),
+        turn=" ".join([turn, *(batch_turn.sentence for batch_turn in by_batch[:1])]),
+        caution=_caution(rows),
+        action=_action(rows, pair, runs) if doubt is None else REPEAT_QUIETLY,
+    )
+    return verdict if ranking is None else _by_learning(verdict, ranking), turns, by_batch
+
+
+def _by_learning(verdict: SchemeVerdict, ranking: LearningRanking) -> SchemeVerdict:
+    """The ranking's verdict; what samples/s say follows as a reason."""
+    doubt = verdict.cannot_tell if ranking.basis is RankBasis.TIME else None
+    headline = ranking.headline if doubt is None else cannot_tell(doubt, ranking.headline)
+    speeds = verdict.headline.partition(" Measured: ")[2] if verdict.cannot_tell else verdict.headline
+    return replace(
+        verdict,
+        winner="" if ranking.level is not False else ranking.rows[0].title,
+        runner_up=ranking.rows[1].title,
+        ratio=ranking.ratio,
+        level=ranking.level,
+        headline=headline,
+        cannot_tell=doubt,
+        why=" ".join(filter(None, (words.by_samples(speeds), ranking.note, verdict.why))),
+        action=ranking.action if doubt is None else REPEAT_QUIETLY,
     )
 
 

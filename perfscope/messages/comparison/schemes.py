@@ -74,6 +74,11 @@ def headline(
     return f"{text} {unequal}" if unequal else text
 
 
+def by_samples(headline: str) -> str:
+    """What the speeds alone say, behind a ranking by learning."""
+    return f"By samples/s alone: {headline}"
+
+
 def slowest(last: str, winner: str, ratio: float) -> str:
     """`ratio`: of the winner's speed to the slowest's."""
     return f"The slowest, {last}, takes {times(ratio)} as long as {winner}."

@@ -32,6 +32,7 @@ from perfscope.reports.study.formatting import (
     listed,
     ratio_tone,
 )
+from perfscope.reports.study.learning import ranking_blocks
 from perfscope.reports.study.losses import loss_charts
 from perfscope.vocabulary.efficiency import ACCEPTABLE, SPLIT_BY_HOST, PopFactor
 
@@ -51,6 +52,7 @@ def _section(study: StudyAnalysis, schemes: SchemeStudy, suffix: str) -> Section
     title = f"{word.capitalize()}s side by side"
     blocks: list[Block | None] = [
         *_sentences(schemes, study.headline),
+        *ranking_blocks(study, schemes, suffix),
         _speeds(schemes, suffix),
         _composition(schemes, suffix),
         *exposed_blocks(schemes, word, suffix),
