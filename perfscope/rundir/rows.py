@@ -19,6 +19,7 @@ from perfscope.rundir.schema import STEPS
 Row = list[int | None]
 _T = TypeVar("_T")
 
+_BLOCK = 4 << 20  # bytes of lines read at a time
 MAX_STEP_NS = 30 * 86_400 * 10**9  # a month
 MAX_BATCH = 10**12  # samples or tokens of one rank in one step
 _PARTS = (  # of a step's duration
@@ -118,11 +119,29 @@ def _regular(body: bytes, columns: tuple[str, ...]) -> dict[str, pa.ChunkedArray
     """The same of lines that are all steps, by Arrow's reader of tables of numbers: they are arrays of
     integers and nulls, one per line. None: some line may not be.
     """
-    if len(set(columns)) < len(columns) or not _are_arrays(body, len(columns)):
+    if not body or len(set(columns)) < len(columns):
+        return None
+    blocks: list[pa.Table] = []
+    begin = 0
+    while begin < len(body):
+        end = body.rfind(b"\n", begin, begin + _BLOCK) + 1
+        block = _block(body[begin:end], columns)
+        if block is None:
+            return None
+        blocks.append(block)
+        begin = end
+    table = pa.concat_tables(blocks)
+    if any(table[name].null_count for name in ("step", "start_ns", "dur_ns")):
+        return None
+    return {name: table[name] for name in columns} if pc.min(table["dur_ns"]).as_py() >= 0 else None
+
+
+def _block(lines: bytes, columns: tuple[str, ...]) -> pa.Table | None:
+    if not _are_arrays(lines, len(columns)):
         return None
     try:
-        table = csv.read_csv(
-            pa.BufferReader(body.translate(None, b"[] ")),
+        return csv.read_csv(
+            pa.BufferReader(lines.translate(None, b"[] ")),
             read_options=csv.ReadOptions(column_names=list(columns), use_threads=False),
             parse_options=csv.ParseOptions(quote_char=False, ignore_empty_lines=False),
             convert_options=csv.ConvertOptions(
@@ -131,11 +150,6 @@ def _regular(body: bytes, columns: tuple[str, ...]) -> dict[str, pa.ChunkedArray
         )
     except pa.ArrowInvalid:
         return None
-    if any(table[name].null_count for name in ("step", "start_ns", "dur_ns")):
-        return None
-    if pc.min(table["dur_ns"]).as_py() < 0:
-        return None
-    return {name: table[name] for name in columns}
 
 
 def _are_arrays(body: bytes, num_values: int) -> bool:
