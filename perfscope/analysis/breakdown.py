@@ -26,7 +26,7 @@ import pyarrow as pa
 from msgspec import Struct
 
 from perfscope.analysis import intervals as iv
-from perfscope.analysis.intervals import Int64, Intervals
+from perfscope.analysis.intervals import Int64, Intervals, one_of
 from perfscope.analysis.results import Breakdown, DeviceBreakdown
 from perfscope.analysis.spans import (
     ANNOTATION,
@@ -104,7 +104,7 @@ def analyzed_steps(spans: Spans, facts: WindowFacts) -> tuple[StepSpan, ...]:
     """
     if facts.steps and not facts.whole_file:
         return facts.steps
-    on_device = (spans.device >= 0) & np.isin(spans.kind, (COMPUTE, COMM, COPY))
+    on_device = (spans.device >= 0) & one_of(spans.kind, (COMPUTE, COMM, COPY))
     rows = on_device if on_device.any() else np.ones(len(spans.start), dtype=bool)
     if not len(spans.start) or (facts.steps and not on_device.any()):
         return facts.steps
@@ -178,7 +178,7 @@ def _own_optimizer(spans: Spans, on_main: Mask) -> Intervals:
     optimizer_spans = spans.union(on_main & (spans.kind == OPTIMIZER))
     if not len(optimizer_spans):
         return optimizer_spans
-    of_model = on_main & (spans.kind == ANNOTATION) & np.isin(spans.phase, (FORWARD, BACKWARD))
+    of_model = on_main & (spans.kind == ANNOTATION) & one_of(spans.phase, (FORWARD, BACKWARD))
     # The mark of the whole step is around the optimizer, not in it.
     index = np.searchsorted(optimizer_spans[:, 0], spans.start, side="right") - 1
     of_model &= (index >= 0) & (spans.start < optimizer_spans[np.maximum(index, 0), 1])
@@ -230,7 +230,7 @@ def mean_breakdown(windows: Iterable[StepTotals]) -> Breakdown | None:
 def every_gpu_event(table: pa.Table) -> Mask:
     """All kernels, copies and sets of the file. Shape (n,)."""
     kind = spans_of(table).kind
-    result: Mask = (whole_numbers(table, "device") >= 0) & np.isin(kind, (COMPUTE, COMM, COPY))
+    result: Mask = (whole_numbers(table, "device") >= 0) & one_of(kind, (COMPUTE, COMM, COPY))
     return result
 
 

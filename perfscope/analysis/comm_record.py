@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from msgspec import Struct, field
 
-from perfscope.analysis.intervals import Int64, distinct
+from perfscope.analysis.intervals import Int64, distinct, distinct_pairs
 from perfscope.analysis.matching import RankCalls
 from perfscope.analysis.spans import COMM, owning_step, spans_of, waited_from, whole_numbers, words
 from perfscope.vocabulary.communication import DEFAULT_GROUP, UNKNOWN_GROUP
@@ -84,7 +84,7 @@ class CommRecord(Struct, eq=False):
         numbers |= {"step": owning_step(table, is_comm), "launch": launch}
         numbers |= {"waited": waited_from(spans)[is_comm]}
         order = np.lexsort((numbers["start_ns"], numbers["seq"]))
-        present = np.unique(np.stack((collective, group), axis=1), axis=0)
+        present, _ = distinct_pairs(collective, group)
         for which, name in present.tolist():
             if which < 0:
                 continue

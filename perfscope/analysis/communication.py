@@ -28,7 +28,7 @@ from msgspec import Struct, field
 from perfscope.analysis.breakdown import Activity
 from perfscope.analysis.buckets import Bucket, LayerParams, match_buckets
 from perfscope.analysis.group_axes import EXCHANGES, CommGroup, GroupUse
-from perfscope.analysis.intervals import Int64, distinct
+from perfscope.analysis.intervals import Int64, distinct, distinct_pairs, one_of
 from perfscope.analysis.recorded_buckets import RecordedBuckets, recorded_buckets
 from perfscope.analysis.served_layers import Boundary, served_layers
 from perfscope.analysis.spans import (
@@ -166,14 +166,14 @@ class RankComm(Struct):
         calls = calls.at(np.flatnonzero(calls.served < 0))
         self._add_layers(calls.at(np.flatnonzero(calls.layer >= 0)), groups, layers)
         outside = calls.at(np.flatnonzero(calls.layer < 0))
-        is_message = np.isin(outside.collective, POINT_TO_POINT)
+        is_message = one_of(outside.collective, POINT_TO_POINT)
         early = ~is_message & (outside.step < 0)
         for row in np.flatnonzero(is_message).tolist():
             self._add_message(outside, row, groups)
         for row in np.flatnonzero(early).tolist():
-            self._add_row(outside, row, groups, reason=Unattributed.OUTSIDE_STEPS)
-        pairs = np.stack((outside.step, outside.group), axis=1)[~is_message & ~early]
-        for step, group in np.unique(pairs, axis=0).tolist():
+            self._add_row(outside, row, groups, Unattributed.OUTSIDE_STEPS)
+        others = ~is_message & ~early
+        for step, group in distinct_pairs(outside.step[others], outside.group[others])[0].tolist():
             chosen = ~is_message & (outside.step == step) & (outside.group == group)
             at = np.flatnonzero(chosen)
             in_order = outside.at(at[np.argsort(outside.start[at], kind="stable")])
@@ -195,16 +195,16 @@ class RankComm(Struct):
             # Said to carry tensors of layers while none runs: gradients.
             reduces = of_group & (calls.served >= 0) & (calls.layer < 0)
             if not use.is_sharded:
-                use.has_buckets |= bool((reduces & np.isin(calls.collective, _REDUCTIONS)).any())
+                use.has_buckets |= bool((reduces & one_of(calls.collective, _REDUCTIONS)).any())
 
     def _add_layers(self, calls: WindowCalls, groups: Sequence[CommGroup], layers: Sequence[str]) -> None:
         """Calls whose layer is known."""
         if not len(calls.start):
             return
         names, code = np.unique(calls.collective, return_inverse=True)
-        keys = np.stack((calls.group, code.ravel(), calls.layer), axis=1)
-        cells, cell_of = np.unique(keys, axis=0, return_inverse=True)
-        cell_of = cell_of.ravel()
+        kinds, kind_of = distinct_pairs(calls.group, code.ravel())
+        pairs, cell_of = distinct_pairs(kind_of, calls.layer)
+        cells = np.column_stack((kinds[pairs[:, 0]], pairs[:, 1]))
         begun = calls.step >= 0
         sized = begun & (calls.size >= 0)
         sums = [
@@ -214,7 +214,7 @@ class RankComm(Struct):
         for (group, name, layer), *values in zip(cells.tolist(), *sums, strict=True):
             self._take(CommCell(groups[group], str(names[name]), layers[layer]), values)
         if self.labels is not None:
-            for row, (group, name, layer) in zip(calls.row.tolist(), keys.tolist(), strict=True):
+            for row, (group, name, layer) in zip(calls.row.tolist(), cells[cell_of].tolist(), strict=True):
                 cell = CommCell(groups[group], str(names[name]), layers[layer])
                 self.labels.append(LabeledCall(row, cell, 1.0))
 
@@ -242,7 +242,7 @@ class RankComm(Struct):
                 reason = _reason(calls, row, model, is_ddp=is_ddp, no_buckets=no_buckets)
                 if not recorded.layers and reason is Unattributed.OUTSIDE_LAYERS:
                     reason = Unattributed.NO_LAYERS
-                self._add_row(calls, row, groups, reason=reason)
+                self._add_row(calls, row, groups, reason)
 
     def _add_message(self, calls: WindowCalls, row: int, groups: Sequence[CommGroup]) -> None:
         """A send or receive outside of layers."""
@@ -261,22 +261,21 @@ class RankComm(Struct):
         self, calls: WindowCalls, row: int, groups: Sequence[CommGroup], weights: Mapping[str, int]
     ) -> None:
         """A call that several layers share."""
-        total = sum(weights.values())
+        total, values, number = sum(weights.values()), _values(calls, row), int(calls.row[row])
+        group, collective = groups[int(calls.group[row])], str(calls.collective[row])
         for layer, weight in weights.items():
-            self._add_row(calls, row, groups, layer=layer, share=weight / total)
+            share = weight / total
+            self._take(CommCell(group, collective, layer), [share * one for one in values], number, share)
 
     def _add_row(
         self,
         calls: WindowCalls,
         row: int,
         groups: Sequence[CommGroup],
-        *,
-        layer: str | None = None,
-        reason: Unattributed | None = None,
-        share: float = 1.0,
+        reason: Unattributed,
     ) -> None:
-        cell = CommCell(groups[int(calls.group[row])], str(calls.collective[row]), layer, reason)
-        self._take(cell, [share * value for value in _values(calls, row)], int(calls.row[row]), share)
+        cell = CommCell(groups[int(calls.group[row])], str(calls.collective[row]), None, reason)
+        self._take(cell, _values(calls, row), int(calls.row[row]))
 
     def _take(self, cell: CommCell, values: Sequence[float], row: int = -1, share: float = 1.0) -> None:
         if self.labels is not None and row >= 0:

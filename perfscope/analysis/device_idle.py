@@ -18,7 +18,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from perfscope.analysis import intervals as iv
-from perfscope.analysis.intervals import Int64, Intervals, distinct
+from perfscope.analysis.intervals import Int64, Intervals, distinct, one_of
 from perfscope.analysis.results import DeviceIdle
 from perfscope.analysis.spans import (
     ANNOTATION,
@@ -142,7 +142,7 @@ class DeviceIdleRecord:
     ) -> None:
         """Notes in which operators, ranges and layers blocking calls were made."""
         layer, layers = words(table, "layer")
-        is_operator = (spans.device < 0) & np.isin(spans.kind, (COMPUTE, HOST))
+        is_operator = (spans.device < 0) & one_of(spans.kind, (COMPUTE, HOST))
         is_range = (spans.device < 0) & (spans.kind == ANNOTATION) & (layer < 0)
         for what, chosen in (("operators", is_operator), ("ranges", is_range)):
             around = _enclosing(spans, chosen, row)
@@ -208,7 +208,7 @@ def _sources(
         alike = np.array([*(of_name is activity for of_name in activities), False])[name]
         sources.append(_Source(activity, calls & alike))
     of_main = np.isin(spans.lane, main) if len(main) else on_host
-    sources.append(_Source(HostActivity.OPERATOR, on_host & np.isin(spans.kind, (COMPUTE, HOST))))
+    sources.append(_Source(HostActivity.OPERATOR, on_host & one_of(spans.kind, (COMPUTE, HOST))))
     sources.append(_Source(HostActivity.COLLECTIVE, on_host & (spans.kind == COMM)))
     sources.append(_Source(HostActivity.DATA_LOADING, on_host & of_main & (spans.kind == INPUT)))
     sources.append(_Source(HostActivity.PYTHON, on_host & (spans.kind == PYTHON)))

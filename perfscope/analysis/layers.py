@@ -28,7 +28,7 @@ from perfscope.analysis.communication import COMMUNICATION_COLUMNS, ModelParams,
 from perfscope.analysis.communication_record import RunComm
 from perfscope.analysis.communication_results import missing_of
 from perfscope.analysis.counter_results import LayerCounters
-from perfscope.analysis.intervals import distinct
+from perfscope.analysis.intervals import distinct, one_of
 from perfscope.analysis.missing import Missing, missing_figure
 from perfscope.analysis.results import Communication, LayerResult
 from perfscope.analysis.spans import (
@@ -176,7 +176,7 @@ class RankLayers(Struct):
     ) -> None:
         on_device = (spans.device >= 0) & (spans.kind == COMPUTE)
         side = on_device if on_device.any() else (spans.device < 0) & (spans.kind == COMPUTE)
-        timed = in_layer & side & np.isin(spans.phase, (FORWARD, BACKWARD))
+        timed = in_layer & side & one_of(spans.phase, (FORWARD, BACKWARD))
         group = code[timed].astype(np.int64) * 2 + (spans.phase[timed] == BACKWARD)
         lengths = iv.grouped_length(group, spans.start[timed], spans.end[timed], 2 * len(names))
         called = in_layer & (spans.kind == ANNOTATION) & (spans.device < 0) & (spans.phase == FORWARD)
@@ -207,7 +207,7 @@ class RankLayers(Struct):
             "flops": flops,
             "bytes": np.where((read >= 0) | (written >= 0), np.maximum(read, 0) + np.maximum(written, 0), -1),
         }
-        passes = np.isin(spans.phase, (FORWARD, BACKWARD))
+        passes = one_of(spans.phase, (FORWARD, BACKWARD))
         for what, values in columns.items():
             has = in_layer & passes & (values >= 0)
             if (has & (spans.device < 0)).any():
@@ -306,12 +306,12 @@ def _is_own_mark(table: pa.Table, code: NDArray[np.int32], names: list[str]) -> 
     A mark is called as its layer (`features.3.conv`), a Python frame as the last part of it (`Conv2d_3`).
     """
     name, texts = words(table, "name")
-    pairs, pair_of = np.unique(np.stack((name, code), axis=1), axis=0, return_inverse=True)
+    pairs, pair_of = iv.distinct_pairs(name, code)
     is_mark = [
         text >= 0 and layer >= 0 and (names[layer] == texts[text] or names[layer].endswith("." + texts[text]))
         for text, layer in pairs.tolist()
     ]
-    result: Mask = np.array(is_mark, dtype=bool)[pair_of.ravel()]
+    result: Mask = np.array(is_mark, dtype=bool)[pair_of]
     return result
 
 

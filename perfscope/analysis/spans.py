@@ -86,6 +86,8 @@ def _filled(array: pa.Array, null: int) -> NDArray[np.integer[Any]]:
     if not array.null_count:
         plain: NDArray[np.integer[Any]] = array.to_numpy(zero_copy_only=False)
         return plain
+    if array.null_count == len(array):
+        return np.full(len(array), null)
     validity, data = array.buffers()
     begin, end = array.offset, array.offset + len(array)
     is_known = np.unpackbits(np.frombuffer(validity, np.uint8), count=end, bitorder="little")[begin:]

@@ -15,7 +15,7 @@ from perfscope.analysis.breakdown import Activity
 from perfscope.analysis.call_pieces import pieces, summed
 from perfscope.analysis.comm_record import payload
 from perfscope.analysis.group_axes import NAMELESS, CommGroup
-from perfscope.analysis.intervals import Int64
+from perfscope.analysis.intervals import Int64, distinct_pairs, one_of
 from perfscope.analysis.recorded_buckets import RecordedBuckets
 from perfscope.analysis.served_layers import ServedLayers
 from perfscope.analysis.spans import (
@@ -121,7 +121,7 @@ def with_axes(
     """Calls of an axis that the program says have a group of their own."""
     result, group = [*groups], calls.group.copy()
     said = np.array([bool(axis) for axis in (*served.axes, "")])[calls.served]
-    for of_group, index in np.unique(np.stack((group, calls.served), axis=1)[said], axis=0).tolist():
+    for of_group, index in distinct_pairs(group[said], calls.served[said])[0].tolist():
         named = groups[of_group]._replace(axis=served.axes[index])
         if named not in result:
             result.append(named)
@@ -158,7 +158,7 @@ def calls_of(
     is_integer = np.array([*(text.lower().startswith(("int", "long")) for text in dtypes), False])
     launch = whole_numbers(table, "launch_ns")[rows]
     has_elements = (in_bytes >= 0) & (width > 0)
-    is_message = np.isin(collective, POINT_TO_POINT) & (spans.device[rows] < 0)
+    is_message = one_of(collective, POINT_TO_POINT) & (spans.device[rows] < 0)
     thread = np.where(is_message, spans.lane[rows], -1)
     call, *times = pieces(start, end, thread)
     waited, *waits = pieces(waited_from(spans)[rows], end, thread)

@@ -185,8 +185,10 @@ class RunReader:
                 self._note(path, 1, "not there: the rank's step times are those of its traced windows alone")
         arrays: list[pa.Array | pa.ChunkedArray] = [pa.repeat(pa.scalar(rank, pa.int32()), num_rows)]
         for name in _STEP_COLUMNS:
-            column = columns.get(name, pa.nulls(num_rows))
-            arrays.append(column.cast(STEPS.field(name).type))
+            column, kind = columns.get(name), STEPS.field(name).type
+            if column is None:
+                column = pa.nulls(num_rows, kind)
+            arrays.append(column if column.type == kind else column.cast(kind))
         table, wrong = without_impossible(pa.Table.from_arrays(arrays, schema=STEPS))
         for what, number in wrong.items():
             self._note(path, number, what)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import TypeVar
 
 import msgspec
@@ -142,14 +143,19 @@ def _block(lines: bytes, columns: tuple[str, ...]) -> pa.Table | None:
     try:
         return csv.read_csv(
             pa.BufferReader(lines.translate(None, b"[] ")),
-            read_options=csv.ReadOptions(column_names=list(columns), use_threads=False),
-            parse_options=csv.ParseOptions(quote_char=False, ignore_empty_lines=False),
-            convert_options=csv.ConvertOptions(
-                column_types={name: _type_of(name) for name in columns}, null_values=["null"]
-            ),
+            *_options(columns),
         )
     except pa.ArrowInvalid:
         return None
+
+
+@lru_cache(maxsize=8)
+def _options(columns: tuple[str, ...]) -> tuple[csv.ReadOptions, csv.ParseOptions, csv.ConvertOptions]:
+    return (
+        csv.ReadOptions(column_names=list(columns), use_threads=False),
+        csv.ParseOptions(quote_char=False, ignore_empty_lines=False),
+        csv.ConvertOptions(column_types={name: _type_of(name) for name in columns}, null_values=["null"]),
+    )
 
 
 def _are_arrays(body: bytes, num_values: int) -> bool:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from perfscope.analysis.clocks.fit import ClockFit
 from perfscope.analysis.device_idle import activity_of_call
-from perfscope.analysis.intervals import Int64, distinct
+from perfscope.analysis.intervals import Int64, distinct, one_of
 from perfscope.analysis.spans import (
     COMM,
     COMPUTE,
@@ -66,7 +66,7 @@ class DeviceIndex:
         launch = whole_numbers(table, "launch_ns")
         layer, self.layers = words(table, "layer")
         name, self.names = words(table, "name")
-        on_device = (spans.device >= 0) & np.isin(spans.kind, (COMPUTE, COMM, COPY))
+        on_device = (spans.device >= 0) & one_of(spans.kind, (COMPUTE, COMM, COPY))
         rows = order[on_device[order]]
         self.start: Int64 = clocks.to_reference(host, spans.start[rows])
         self.end: Int64 = np.maximum(clocks.to_reference(host, spans.end[rows]), self.start)
@@ -235,7 +235,7 @@ class _HostLine:
         host: str,
     ) -> None:
         self.layer, self.name, self.phase = layer, name, spans.phase
-        is_work = (spans.device < 0) & np.isin(spans.kind, (HOST, COMPUTE, COMM, COPY, INPUT, OPTIMIZER))
+        is_work = (spans.device < 0) & one_of(spans.kind, (HOST, COMPUTE, COMM, COPY, INPUT, OPTIMIZER))
         rows = np.flatnonzero(is_work)
         start = clocks.to_reference(host, spans.start[rows])
         end = clocks.to_reference(host, spans.end[rows])

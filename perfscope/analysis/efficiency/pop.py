@@ -12,6 +12,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from perfscope.analysis.efficiency.results import Efficiency
+from perfscope.analysis.intervals import one_of
 from perfscope.analysis.mainline import LINE_COMPUTE, LINE_OPTIMIZER
 from perfscope.analysis.missing import Missing, missing_figure
 from perfscope.analysis.replay.program import Float
@@ -26,7 +27,7 @@ def useful_ns(replays: Replays) -> dict[int, float]:
     total: dict[int, float] = {}
     for window in replays.windows:
         cells = window.program.cells
-        useful = np.isin(cells.part, (LINE_COMPUTE, LINE_OPTIMIZER))
+        useful = one_of(cells.part, (LINE_COMPUTE, LINE_OPTIMIZER))
         sums = np.bincount(cells.rank[useful], cells.local[useful], minlength=len(window.program.ranks))
         for rank, value in zip(window.program.ranks, sums.tolist(), strict=True):
             total[rank] = total.get(rank, 0.0) + value

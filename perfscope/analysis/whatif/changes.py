@@ -8,6 +8,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from perfscope.analysis.intervals import one_of
 from perfscope.analysis.mainline import (
     LINE_COMPUTE,
     LINE_IDLE,
@@ -78,7 +79,7 @@ def perfect_balance(program: Program) -> Change | None:
     cells = program.cells
     if len(program.ranks) < 2:
         return None
-    useful = np.flatnonzero(np.isin(cells.part, (LINE_COMPUTE, LINE_OPTIMIZER)))
+    useful = np.flatnonzero(one_of(cells.part, (LINE_COMPUTE, LINE_OPTIMIZER)))
     rank, local = cells.rank[useful], cells.local[useful]
     columns = (program.step_rows, cells.layer, cells.phase, cells.part)
     places, place = distinct(*(column[useful] for column in columns))

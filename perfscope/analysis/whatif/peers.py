@@ -14,6 +14,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from perfscope.analysis.intervals import one_of
 from perfscope.analysis.mainline import (
     LINE_COMPUTE,
     LINE_COPY,
@@ -158,7 +159,7 @@ def _by_step(replays: Replays, ranks: Sequence[int]) -> Float:
     columns = []
     for window in replays.windows:
         program = window.program
-        is_work = np.isin(program.cells.part, OWN_PARTS)
+        is_work = one_of(program.cells.part, OWN_PARTS)
         row = np.searchsorted(ranks, program.ranks)[program.cells.rank]
         shape = (len(ranks), len(program.steps))
         local = program.cells.local[is_work]
@@ -174,7 +175,7 @@ def _alike(layers: NDArray[np.bool_], others: NDArray[np.bool_]) -> bool:
 def _of_kinds(program: Program) -> tuple[list[_Kind], Float]:
     """Kinds of own work that a window has, and each rank's time of them. Shape (ranks, kinds)."""
     kinds, kind_of = _kinds(program)
-    is_work = np.isin(program.cells.part, OWN_PARTS)
+    is_work = one_of(program.cells.part, OWN_PARTS)
     shape = (len(program.ranks), len(kinds))
     total = sums_of(program.cells.rank[is_work], kind_of[is_work], program.cells.local[is_work], shape)
     used = np.flatnonzero(total.any(axis=0)).tolist()
@@ -212,7 +213,7 @@ def as_fast_as_peers(program: Program, work: RankWork, slow: Sequence[int]) -> C
     if (factor == 1).all():
         return None
     cells = program.cells
-    mine: NDArray[np.bool_] = np.isin(cells.part, OWN_PARTS)
+    mine: NDArray[np.bool_] = one_of(cells.part, OWN_PARTS)
     return Change(local=np.where(mine, cells.local * factor[cells.rank, kind_of], cells.local))
 
 
