@@ -39,7 +39,7 @@ def distinct(values: NDArray[_T]) -> NDArray[_T]:
 def distinct_pairs(
     first: NDArray[np.integer[Any]], second: NDArray[np.integer[Any]]
 ) -> tuple[Int64, NDArray[np.intp]]:
-    """The different pairs of two arrays of small numbers, such as codes.
+    """The different pairs of two arrays of numbers.
 
     Returns:
         The pairs, ascending, shape (m, 2); and which pair each element is, shape (n,).
@@ -48,6 +48,10 @@ def distinct_pairs(
         return np.empty((0, 2), np.int64), np.empty(0, np.intp)
     low_first, low = int(first.min()), int(second.min())
     width = int(second.max()) - low + 1
+    if width * (int(first.max()) - low_first + 1) >= 1 << 63:  # lanes may be addresses
+        values, place = np.unique(second, return_inverse=True)
+        pairs, pair_of = distinct_pairs(first, place.ravel())
+        return np.stack((pairs[:, 0], values[pairs[:, 1]]), axis=1), pair_of
     keys, pair_of = np.unique(
         (first.astype(np.int64) - low_first) * width + (second - low), return_inverse=True
     )

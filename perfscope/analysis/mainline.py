@@ -168,9 +168,9 @@ def _works(spans: Spans) -> list[NDArray[np.int64]]:
     side = device if (device & (spans.kind == COMPUTE)).any() else ~device
     rows = np.flatnonzero(side & (spans.kind == COMPUTE))
     result = []
-    lanes = np.stack((spans.device[rows], spans.lane[rows]), axis=1)
-    for key in np.unique(lanes, axis=0):
-        lane_rows = rows[(lanes == key).all(axis=1)]
+    lanes, lane_of = iv.distinct_pairs(spans.device[rows], spans.lane[rows])
+    for index in range(len(lanes)):
+        lane_rows = rows[lane_of == index]
         lane_rows = lane_rows[np.lexsort((-spans.end[lane_rows], spans.start[lane_rows]))]
         reach = np.maximum.accumulate(spans.end[lane_rows])
         outer = np.ones(len(lane_rows), dtype=bool)

@@ -11,6 +11,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from perfscope.analysis.intervals import Int64, Intervals, distinct, union
+from perfscope.rundir.number_lists import numbers_of
 from perfscope.rundir.schema import KINDS, PHASES
 from perfscope.rundir.window_records import CountedLayers, WindowSummary
 
@@ -78,21 +79,14 @@ def whole_numbers(table: pa.Table, column: str, *, null: int = -1) -> Int64:
 
 
 def _filled(array: pa.Array, null: int) -> NDArray[np.integer[Any]]:
-    """An array of integers, `null` where it has none.
-
-    Read from its buffers: pyarrow.compute, which has a function for it, takes longer to import than a report
-    of many runs takes to read.
-    """
+    """An array of integers, `null` where it has none."""
     if not array.null_count:
         plain: NDArray[np.integer[Any]] = array.to_numpy(zero_copy_only=False)
         return plain
     if array.null_count == len(array):
         return np.full(len(array), null)
-    validity, data = array.buffers()
-    begin, end = array.offset, array.offset + len(array)
-    is_known = np.unpackbits(np.frombuffer(validity, np.uint8), count=end, bitorder="little")[begin:]
-    numbers = np.frombuffer(data, array.type.to_pandas_dtype())[begin:end]
-    return np.where(is_known.view(np.bool_), numbers, null)
+    numbers, is_known = numbers_of(array)
+    return np.where(is_known, numbers, null)
 
 
 def owning_step(table: pa.Table, of: NDArray[np.bool_] | slice = slice(None)) -> Int64:

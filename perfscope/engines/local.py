@@ -13,13 +13,14 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from functools import partial
-from multiprocessing import get_context
-from multiprocessing.connection import Connection
 from queue import SimpleQueue
-from typing import Any, NamedTuple, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
 
 from perfscope.children import without_main
 from perfscope.no_pandas import lean_process
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -138,6 +139,8 @@ class _Worker:
     """One process. Fresh interpreters: this process may have threads, and a fork would copy their locks."""
 
     def __init__(self) -> None:
+        from multiprocessing import get_context  # for few ranks no process is started
+
         context = get_context("spawn")
         self._ending = threading.Lock()
         self._has_ended = False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -92,15 +92,34 @@ def _are_lists(text: bytes, num_lines: int, num_values: int) -> bool:
 
 def _column(column: pa.ChunkedArray) -> NumberColumn | None:
     """None: a value that is no number, or that Arrow may have rounded."""
-    is_read = column.is_valid().to_numpy() if column.null_count else None
     if pa.types.is_null(column.type):
-        return NumberColumn(np.empty(0, np.int64), is_read)
+        return NumberColumn(np.empty(0, np.int64), np.zeros(len(column), bool))
     if column.type not in (pa.int64(), pa.float64()):
         return None
-    values = column.drop_null().to_numpy().copy()  # Arrow's columns are twice as large as they need be
+    parts = [numbers_of(chunk) for chunk in column.chunks]
+    values = np.concatenate([values for values, _ in parts])  # Arrow's columns are twice as large as need be
+    is_read = None
+    if column.null_count:
+        is_read = np.concatenate([is_known for _, is_known in parts])
+        values = values[is_read]
     if column.type == pa.float64() and not (abs(values) < _EXACT).all():
         return None  # also NaN and infinity, which are no JSON
     return NumberColumn(values, is_read)
+
+
+def numbers_of(array: pa.Array) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+    """The numbers of an array, anything where it has none, and where it has some; shape (n,).
+
+    Read from its buffers: pyarrow.compute, which has functions for it, takes longer to import than a report
+    of many runs takes to read.
+    """
+    begin, end = array.offset, array.offset + len(array)
+    validity, data = array.buffers()
+    is_known = np.ones(len(array), bool)
+    if validity is not None:
+        bits = np.unpackbits(np.frombuffer(validity, np.uint8), count=end, bitorder="little")
+        is_known = bits[begin:].view(np.bool_)
+    return np.frombuffer(data, array.type.to_pandas_dtype())[begin:end], is_known
 
 
 def column_of(values: tuple[int | float | None, ...]) -> NumberColumn:

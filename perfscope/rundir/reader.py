@@ -180,7 +180,10 @@ class RunReader:
         else:
             rows = _marked_steps(self._of_rank(rank))
             num_rows, names = len(rows), ("step", "start_ns", "dur_ns", "window")
-            columns = {name: pa.array([row[at] for row in rows]) for at, name in enumerate(names)}
+            columns = {
+                name: pa.array([row[at] for row in rows], STEPS.field(name).type)
+                for at, name in enumerate(names)
+            }
             if rows and not self.run.is_imported:
                 self._note(path, 1, "not there: the rank's step times are those of its traced windows alone")
         arrays: list[pa.Array | pa.ChunkedArray] = [pa.repeat(pa.scalar(rank, pa.int32()), num_rows)]

@@ -9,7 +9,6 @@ from typing import TypeVar
 import msgspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from msgspec import Struct
 from numpy.typing import NDArray
 from pyarrow import csv
@@ -134,7 +133,7 @@ def _regular(body: bytes, columns: tuple[str, ...]) -> dict[str, pa.ChunkedArray
     table = pa.concat_tables(blocks)
     if any(table[name].null_count for name in ("step", "start_ns", "dur_ns")):
         return None
-    return {name: table[name] for name in columns} if pc.min(table["dur_ns"]).as_py() >= 0 else None
+    return {name: table[name] for name in columns} if table["dur_ns"].to_numpy().min() >= 0 else None
 
 
 def _block(lines: bytes, columns: tuple[str, ...]) -> pa.Table | None:

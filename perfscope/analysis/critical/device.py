@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from perfscope.analysis.clocks.fit import ClockFit
 from perfscope.analysis.device_idle import activity_of_call
-from perfscope.analysis.intervals import Int64, distinct, one_of
+from perfscope.analysis.intervals import Int64, distinct, distinct_pairs, one_of
 from perfscope.analysis.spans import (
     COMM,
     COMPUTE,
@@ -82,7 +82,7 @@ class DeviceIndex:
         asked = asked[np.argsort(self.launch[asked], kind="stable")]
         self._launched = self.launch[asked]
         self._last_start = np.maximum.accumulate(self.start[asked]) if len(asked) else self._launched
-        self._stream = np.unique(np.stack((self.device, self.lane)), axis=1, return_inverse=True)[1].ravel()
+        self._stream = distinct_pairs(self.device, self.lane)[1]
         self._previous = _previous(self._stream)
         self._host = _HostLine(spans, layer, name, clocks, host)
         waits = _blocking_calls(spans, name, self.names)

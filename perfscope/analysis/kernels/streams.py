@@ -13,7 +13,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from perfscope.analysis import intervals as iv
-from perfscope.analysis.intervals import Int64, Intervals
+from perfscope.analysis.intervals import Int64, Intervals, distinct_pairs
 from perfscope.analysis.kernels.results import StreamQueue
 from perfscope.analysis.spans import Mask, Spans, whole_numbers
 
@@ -37,9 +37,9 @@ class StreamRecord:
         """
         launch, dur = whole_numbers(table, "launch_ns"), whole_numbers(table, "launch_dur_ns", null=0)
         rows = np.flatnonzero(selected & (launch >= 0))
-        pairs = np.stack((spans.device[rows], spans.lane[rows]), axis=1)
-        for device, stream in np.unique(pairs, axis=0).tolist():
-            of_stream = rows[(pairs[:, 0] == device) & (pairs[:, 1] == stream)]
+        pairs, pair_of = distinct_pairs(spans.device[rows], spans.lane[rows])
+        for index, (device, stream) in enumerate(pairs.tolist()):
+            of_stream = rows[pair_of == index]
             began, asked = spans.start[of_stream], launch[of_stream]
             self._delays[device, stream].append(np.maximum(began - asked - dur[of_stream], 0))
             self._queues[device, stream].append(_lengths(asked, began))
