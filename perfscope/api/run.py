@@ -297,7 +297,8 @@ class Run:
         return write_document(self.document, format, path)
 
     def export(self, format: str, path: str | Path, *, table: str = TIMELINE) -> int:
-        """Writes a table as ``parquet``, ``csv`` or ``arrow``, or the timeline as ``perfetto``.
+        """Writes a table as ``parquet``, ``csv`` or ``arrow``, or the timeline as ``perfetto`` or
+        ``speedscope``.
 
         Args:
             format: which.
@@ -396,7 +397,7 @@ def export_format(name: str, table: str) -> ExportFormat:
     chosen = next((entry for entry in EXPORTS if entry.name == name), None)
     if chosen is None:
         raise UsageError(f"there is no export {name!r}{nearest(name, [e.name for e in EXPORTS])}")
-    if chosen.has_counters and table != TIMELINE:
+    if chosen.timeline_only and table != TIMELINE:
         raise UsageError(f"{name} holds the timeline only: export the table {table} as parquet, csv or arrow")
     return chosen
 

@@ -9,7 +9,7 @@ import click
 from perfscope.cli.engine import Engine, engine_options
 from perfscope.cli.lazy_group import HELP
 
-FORMATS = ("perfetto", "parquet", "csv", "arrow")
+FORMATS = ("perfetto", "speedscope", "parquet", "csv", "arrow", "openmetrics")
 
 
 @click.command("export", context_settings=HELP)
@@ -38,11 +38,13 @@ def command(
     """Write a table of RUN for another tool: by default the timeline, every traced window of every rank.
 
     \b
-    perfetto  one JSON trace for https://ui.perfetto.dev: a process per rank, a thread per lane,
-              the hardware counters of each host; the timeline only
-    parquet   one table, for pandas, polars or DuckDB
-    csv       the same table as text
-    arrow     the same table as an Arrow file, to be mapped into memory
+    perfetto    one JSON trace for https://ui.perfetto.dev: a process per rank, a thread per lane,
+                the hardware counters of each host; the timeline only
+    speedscope  one JSON profile for https://www.speedscope.app; the timeline only
+    parquet     one table, for pandas, polars or DuckDB
+    csv         the same table as text
+    arrow       the same table as an Arrow file, to be mapped into memory
+    openmetrics the figures of the run as OpenMetrics text, for a metrics store
 
     \b
     Examples:
@@ -50,9 +52,10 @@ def command(
       perfscope export my-run --format parquet -o timeline.parquet
       perfscope export my-run --format csv --table layers
     """
-    from perfscope.api.run import TABLES, export_format
+    from perfscope.api.run import TABLES, TIMELINE, export_format
     from perfscope.cli.report import ingest, open_run, opened_run
     from perfscope.errors import PerfscopeError, UsageError
+    from perfscope.reports.registry import FIGURES
     from perfscope.rundir.files import write_aside, write_into_run
     from perfscope.rundir.reader import RunReader
     from perfscope.settings import nearest
@@ -62,15 +65,24 @@ def command(
         raise UsageError("-o cannot write to stdout; name a file")
     if table not in TABLES:
         raise UsageError(f"there is no table {table!r}{nearest(table, TABLES)}")
-    chosen = export_format(format_name, table)
+    figures = FIGURES.get(format_name)
+    if figures is not None and table != TIMELINE:
+        raise UsageError(f"{format_name} holds the figures of the run, no table: leave --table out")
+    chosen = export_format(format_name, table) if figures is None else None
     reader = open_run(run)
-    target = output if output is not None else reader.path / f"{table}{chosen.suffix}"
+    name = f"{format_name}.txt" if chosen is None else f"{table}{chosen.suffix}"
+    target = output if output is not None else reader.path / name
     if target.is_file() and not force:
         raise PerfscopeError(f"{target} is there already; give --force to overwrite it, or another -o")
     opened = opened_run(RunReader(ingest(reader.path, engine)), engine, reader.path)
     with (write_aside if output is not None else write_into_run)(target) as file:
-        rows = opened.export_to(chosen, file, table)
+        if chosen is not None:
+            rows = opened.export_to(chosen, file, table)
+        elif figures is not None:
+            text = figures(opened.analysis)
+            file.write(text.encode())
+            rows = sum(not line.startswith("#") for line in text.splitlines())
     size = f", {format_bytes(target.stat().st_size)}" if target.is_file() else ""
-    what = "spans" if table == "timeline" else f"rows of {table}"
+    what = "samples" if figures else "spans" if table == TIMELINE else f"rows of {table}"
     click.echo(f"perfscope: {format_count(rows)} {what} in {target}{size}", err=True)
     click.echo(target)

@@ -42,9 +42,24 @@ class Writer(Protocol):
 
 
 class ExportFormat(Struct, frozen=True, kw_only=True):
-    """One way out. `has_counters`: whether machine counters are worth computing for it."""
+    """One way out. `has_counters`: whether machine counters are worth computing for it; `timeline_only`: no
+    other table has a place in it."""
 
     name: str
     suffix: str
     write: Writer
     has_counters: bool = False
+    timeline_only: bool = False
+
+
+def lane_text(device: int, lane: int) -> str:
+    """What a person reads for a thread or stream without a name."""
+    return f"thread {lane}" if device < 0 else f"GPU {device} stream {lane}"
+
+
+def first_start(parts: Sequence[TimelinePart]) -> int:
+    """When the first span of all begins, ns; 0 without spans."""
+    import pyarrow.compute as pc
+
+    starts = [pc.min(part.load().column("start_ns")).as_py() for part in parts]
+    return min((start for start in starts if start is not None), default=0)

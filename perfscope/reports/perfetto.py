@@ -15,7 +15,7 @@ from typing import BinaryIO
 from msgspec import Struct
 
 from perfscope.analysis.machine.results import CounterTrack
-from perfscope.reports.export_source import BATCH_ROWS, TimelinePart
+from perfscope.reports.export_source import BATCH_ROWS, TimelinePart, first_start, lane_text
 
 # Columns that become arguments of a slice, where they are set.
 ARGUMENTS = (
@@ -73,7 +73,7 @@ def write_perfetto(
 
     `counters` become counter tracks, one process per host, on the same clock: Unix ns.
     """
-    origin = _first_start(parts)
+    origin = first_start(parts)
     other = {"run": title, "clock": f"nanoseconds since {origin} of the traces' clock"}
     file.write(b'{"displayTimeUnit":"ns","otherData":' + _json(other) + b',"traceEvents":[\n')
     spans, first, threads = 0, True, _Threads()
@@ -136,14 +136,10 @@ def _part_events(part: TimelinePart, origin: int, threads: _Threads, seen: set[i
             device, lane = _int(row["device"]), _int(row["lane"])
             tid, new = threads.number(part.rank, device, lane)
             if new:
-                label = labels.get((device, lane)) or _lane_text(device, lane)
+                label = labels.get((device, lane)) or lane_text(device, lane)
                 yield _metadata("thread_name", part.rank, tid, name=label)
                 yield _metadata("thread_sort_index", part.rank, tid, sort_index=tid)
             yield _span(row, part, tid, origin)
-
-
-def _lane_text(device: int, lane: int) -> str:
-    return f"thread {lane}" if device < 0 else f"GPU {device} stream {lane}"
 
 
 def _span(row: Row, part: TimelinePart, tid: int, origin: int) -> bytes:
@@ -166,13 +162,6 @@ def _span(row: Row, part: TimelinePart, tid: int, origin: int) -> bytes:
             b"}",
         )
     )
-
-
-def _first_start(parts: Sequence[TimelinePart]) -> int:
-    import pyarrow.compute as pc
-
-    starts = [pc.min(part.load().column("start_ns")).as_py() for part in parts]
-    return min((start for start in starts if start is not None), default=0)
 
 
 def _metadata(kind: str, pid: int, tid: int, **arguments: object) -> bytes:

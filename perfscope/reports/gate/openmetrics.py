@@ -26,6 +26,7 @@ from perfscope import __version__
 from perfscope.gate.metrics import GateMetric
 from perfscope.gate.records import BASE, HEAD
 from perfscope.gate.results import CheckResult, MetricVerdict, Outcome, State
+from perfscope.reports.exposition import Sample, family
 from perfscope.reports.gate import wording
 
 PREFIX = "perfscope_check"
@@ -37,8 +38,6 @@ _UNITS = {
     "joules": ("joules", 1.0),
 }
 _NOT_A_NAME = re.compile("[^a-zA-Z0-9_]")
-
-Sample = tuple[dict[str, str], float]
 
 
 def render_openmetrics(result: CheckResult) -> str:
@@ -139,17 +138,8 @@ def _gauge(name: str, unit: str, help_: str, samples: Sequence[Sample]) -> Itera
 def _family(
     name: str, type_: str, unit: str, help_: str, samples: Sequence[Sample], suffix: str = ""
 ) -> Iterator[str]:
-    """A family with its samples; nothing where there are none."""
-    if not samples:
-        return
-    full = f"{PREFIX}_{name}"
-    yield f"# TYPE {full} {type_}"
-    if unit:
-        yield f"# UNIT {full} {unit}"
-    yield f"# HELP {full} {escaped(wording.shown(help_, wording.SENTENCE))}"
-    for labels, value in samples:
-        inside = ",".join(f'{label}="{escaped(text)}"' for label, text in labels.items())
-        yield f"{full}{suffix}{{{inside}}} {_number(value)}"
+    shown = wording.shown(help_, wording.SENTENCE)
+    yield from family(f"{PREFIX}_{name}", type_, unit, shown, samples, suffix)
 
 
 def _name(metric: GateMetric) -> str:
@@ -158,12 +148,3 @@ def _name(metric: GateMetric) -> str:
 
 def _code(outcome: Outcome) -> int:
     return outcome.value
-
-
-def _number(value: float) -> str:
-    return str(int(value)) if value.is_integer() and abs(value) < 2**53 else repr(value)
-
-
-def escaped(text: str) -> str:
-    """A label value, or help text."""
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

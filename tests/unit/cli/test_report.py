@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 import perfscope as package
 from perfscope.ingest.importing import import_traces
@@ -224,7 +225,7 @@ def test_a_newer_run_is_refused_in_one_line(run: Path) -> None:
     assert done.stdout == ""
 
 
-@pytest.mark.parametrize("name", ["perfetto", "parquet", "csv"])
+@pytest.mark.parametrize("name", ["perfetto", "speedscope", "parquet", "csv", "openmetrics"])
 def test_exports_hold_every_span_and_are_not_overwritten_unasked(
     run: Path, tmp_path: Path, name: str
 ) -> None:
@@ -238,6 +239,32 @@ def test_exports_hold_every_span_and_are_not_overwritten_unasked(
     assert "--force" in again.stderr
     assert perfscope("export", run, "--format", name, "-o", target, "--force").returncode == 0
     assert target.read_bytes() == first
+
+
+def test_openmetrics_has_the_figures_of_the_report(run: Path, tmp_path: Path) -> None:
+    target = tmp_path / "metrics.txt"
+    done = perfscope("export", run, "--format", "openmetrics", "-o", target)
+    assert done.returncode == 0, done.stderr
+    parsed = text_string_to_metric_families(target.read_text())  # type: ignore[no-untyped-call]
+    families = {family.name: family for family in parsed}
+    report = json.loads(perfscope("report", run, "--json").stdout)
+    steps = {
+        sample.labels["statistic"]: sample.value for sample in families["perfscope_step_seconds"].samples
+    }
+    assert steps == pytest.approx({key: report["step_ns"][key] / 1e9 for key in ("p10", "median", "p90")})
+    parts = families["perfscope_rank_step_part_seconds"].samples
+    of_first = {sample.labels["part"]: sample.value for sample in parts if sample.labels["rank"] == "0"}
+    told = report["ranks"][0]["breakdown_ns"]
+    assert of_first == pytest.approx({part: told[part] / 1e9 for part in of_first})
+    known = [entry for entry in report["collectives"] if entry["busbw_bytes_per_s"] is not None]
+    rates = families["perfscope_collective_bus_bytes_per_second"].samples if known else []
+    assert sorted(sample.value for sample in rates) == sorted(entry["busbw_bytes_per_s"] for entry in known)
+
+
+def test_openmetrics_holds_no_table(run: Path) -> None:
+    done = perfscope("export", run, "--format", "openmetrics", "--table", "layers")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "leave --table out" in done.stderr
 
 
 def test_report_loads_neither_matplotlib_nor_typst_for_text_or_json(run: Path) -> None:

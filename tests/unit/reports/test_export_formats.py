@@ -18,7 +18,7 @@ from msgspec import structs
 from perfscope.analysis.machine.results import CounterTrack
 from perfscope.reports.export_source import LaneName, TimelinePart
 from perfscope.reports.perfetto import write_perfetto
-from perfscope.reports.registry import EXPORTS
+from perfscope.reports.registry import EXPORTS, FIGURES
 from perfscope.reports.tables import write_csv, write_parquet
 from perfscope.rundir.files import OutputError, write_aside
 from perfscope.rundir.schema import EXPORTED
@@ -222,4 +222,4 @@ def test_an_output_that_cannot_be_written_is_one_line(tmp_path: Path, where: str
 def test_formats_are_those_the_command_offers() -> None:
     from perfscope.cli.export import FORMATS
 
-    assert tuple(export.name for export in EXPORTS) == FORMATS
+    assert (*(export.name for export in EXPORTS), *FIGURES) == FORMATS

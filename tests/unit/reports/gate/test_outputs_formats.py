@@ -30,8 +30,8 @@ from perfscope.gate.results import (
     Outcome,
     Side,
 )
+from perfscope.reports.exposition import escaped
 from perfscope.reports.gate.annotations import command
-from perfscope.reports.gate.openmetrics import escaped
 from perfscope.reports.gate.registry import FORMATS
 from tests.support.synthetic_check import HOSTILE, SAMPLES, failed, hostile, passed, regression, runs, verdict
 
