@@ -35,6 +35,7 @@ class ListedRun(Struct, frozen=True, kw_only=True):
         step_ns: median of the first rank's steps, without warm-up; None: it recorded none.
         verdict: headline of its last report; "" until there is one.
         samples_per_s: of all ranks, by the last report; None: there is none, or it does not know.
+        cpu, num_cpus, gpus: of its first host; "", None, (): not recorded.
     """
 
     path: str
@@ -46,6 +47,14 @@ class ListedRun(Struct, frozen=True, kw_only=True):
     step_ns: int | None = None
     verdict: str = ""
     samples_per_s: float | None = None
+    command: tuple[str, ...] = ()
+    labels: dict[str, str] = msgspec.field(default_factory=dict)
+    commit: str = ""
+    hosts: tuple[str, ...] = ()
+    cpu: str = ""
+    num_cpus: int | None = None
+    gpus: tuple[str, ...] = ()
+    framework: str = ""
 
 
 class Kept(Struct, frozen=True, kw_only=True):
@@ -64,7 +73,7 @@ def list_runs(folder: Path) -> list[ListedRun]:
     paths = [
         path for path in folder.iterdir() if not path.is_symlink() and (path / layout.RUN_JSON).is_file()
     ]
-    runs = [_listed(path) for path in paths]
+    runs = [listed_run(path) for path in paths]
     return sorted(runs, key=lambda run: (run.started_unix_ns or 0, run.path), reverse=True)
 
 
@@ -77,7 +86,8 @@ def keep_verdict(run: Path, report: Report) -> None:
         return  # the report stands without it
 
 
-def _listed(path: Path) -> ListedRun:
+def listed_run(path: Path) -> ListedRun:
+    """What is known of a run; one that cannot be read has the state "unreadable"."""
     try:
         return _read(path)
     except (OSError, PerfscopeError):
@@ -94,6 +104,11 @@ def _read(path: Path) -> ListedRun:
         ahead, on_device = runs_ahead(reader.rank_records), steps_on_device(windows)
         step = quantiles(rank_steps(reader.steps(first), runs_ahead=ahead, on_device=on_device).counted)
     kept = _kept(path)
+    records = reader.rank_records.values()
+    hosts = tuple(sorted({record.host for record in records if record.host})) or tuple(
+        filter(None, (run.host,))
+    )
+    topology = next(filter(None, map(reader.topology, hosts)), None)
     failed = run.exit is not None and bool(run.exit.code or run.exit.signal)
     cut_short = bool(why_cut_short(run))
     return ListedRun(
@@ -106,6 +121,14 @@ def _read(path: Path) -> ListedRun:
         step_ns=step.median if step is not None else None,
         verdict=kept.headline,
         samples_per_s=kept.samples_per_s,
+        command=run.command,
+        labels=run.labels,
+        commit=(run.git.commit or "") if run.git else "",
+        hosts=hosts,
+        cpu=topology.cpu_model if topology else "",
+        num_cpus=topology.logical_cpus if topology else None,
+        gpus=tuple(gpu.name for gpu in topology.gpus) if topology else (),
+        framework=next((record.framework.full_name for record in records if record.framework.name), ""),
     )
 
 

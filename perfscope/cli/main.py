@@ -19,6 +19,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "report": ("perfscope.cli.report", "Write the report of a run: text, HTML, PDF or JSON."),
     "top": ("perfscope.cli.top", "Watch a run while it trains: steps, slowest ranks, hangs."),
     "list": ("perfscope.cli.list_", "List runs, the latest first: step time and verdict."),
+    "dashboard": ("perfscope.cli.dashboard", "Write a static site of all runs below a folder."),
     "open": ("perfscope.cli.open_", "Open the HTML report of a run in the browser."),
     "compare": ("perfscope.cli.compare", "Compare runs: scaling, schemes, differences."),
     "check": ("perfscope.cli.check.command", "Has training become slower? A gate for CI on noisy machines."),
@@ -42,7 +43,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
 
 SECTIONS = {
     "Record": ("run", "import", "collect", "slurm"),
-    "Look": ("top", "list", "report", "open", "export"),
+    "Look": ("top", "list", "dashboard", "report", "open", "export"),
     "Compare": ("compare", "predict"),
     "CI": ("check", "baseline", "history"),
     "Schemes and machines": ("bench", "doctor"),

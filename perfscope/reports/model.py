@@ -48,6 +48,7 @@ class Column(Struct, frozen=True, kw_only=True):
     bar: str | None = None
     primary: bool = False  # kept where there is room for few columns (terminal, narrow screens)
     signed: bool = False  # a change: what is more carries a plus
+    linked: bool = False  # its cells carry the links of their rows
 
     @property
     def align(self) -> str:
@@ -73,12 +74,23 @@ class RowNote(Struct, frozen=True, kw_only=True):
     name: str = ""
 
 
+class Facet(Struct, frozen=True, kw_only=True):
+    """What a page's reader may choose rows by: the values of each row, parallel to the table's rows."""
+
+    title: str
+    values: tuple[tuple[str, ...], ...]
+
+    def of(self, row: int) -> list[str]:
+        return [value for value in self.values[row] if value]
+
+
 class Table(Struct, frozen=True, kw_only=True):
     """Rows of raw values, one per column. `sorted_by`: (column key, descending) of their order, or None.
 
     `cards`: on narrow screens each row stands as a card, its cells one under the other with their titles.
     `heat`: a tone of HEAT_TONES or "" for each cell, parallel to `rows`; () = a table without colors. Every
     colored cell holds its number, and `heat_mark` follows those of a good tone: color is never alone.
+    `links`: address of each row, "": it has none; () = no row has one. `facets`: lists of choices on a page.
     `row_notes`: of each row, None: it has none; () = no row has one.
     """
 
@@ -96,6 +108,12 @@ class Table(Struct, frozen=True, kw_only=True):
     cards: bool = False
     heat: tuple[tuple[str, ...], ...] = ()
     heat_mark: str = ""
+    links: tuple[str, ...] = ()
+    facets: tuple[Facet, ...] = ()
+
+    def facets_of(self, row: int) -> list[list[str]]:
+        """The row's values of each facet."""
+        return [facet.of(row) for facet in self.facets]
 
     def tone(self, row: int, column: int) -> str:
         """The cell's tone, or ""."""

@@ -209,6 +209,27 @@ function cardsWhereNarrow(table, headers) {
   check();
 }
 
+// Lists of choices above a table: each shows the rows that have the chosen value, with the number of such rows.
+function startFacets(table, refresh) {
+  const lists = [...document.querySelectorAll(`[data-facet="${table.dataset.table}"]`)];
+  const values = new Map(lists.length ? [...table.tBodies[0].rows].map((row) => [row, JSON.parse(row.dataset.facets)]) : []);
+  return lists.map((list, index) => {
+    const counts = new Map();
+    for (const facets of values.values()) {
+      for (const value of new Set(facets[index])) counts.set(value, (counts.get(value) || 0) + 1);
+    }
+    const names = [...counts.keys()].sort((a, b) => a.localeCompare(b, "en", { numeric: true }));
+    for (const name of names) {
+      const option = element("option", `${name} (${formatCount(counts.get(name))})`);
+      option.value = name;
+      list.append(option);
+    }
+    list.hidden = names.length < 2;
+    list.addEventListener("change", refresh);
+    return (row) => !list.value || values.get(row)[index].includes(list.value);
+  });
+}
+
 const FOLDED_ROWS = window.matchMedia("(max-width: 620px)").matches ? 6 : 20;
 
 function startTable(table) {
@@ -216,12 +237,14 @@ function startTable(table) {
   const headers = [...table.tHead.rows[0].cells];
   let folded = body.rows.length > FOLDED_ROWS + 4;
   let wanted = "";
+  const choices = startFacets(table, () => refresh());
   const more = element("button", "", "more");
   const refresh = () => {
     let shown = 0;
     let hits = 0;
     for (const row of body.rows) {
-      const fits = !wanted || row.textContent.toLowerCase().includes(wanted);
+      const text = () => `${row.textContent} ${row.dataset.facets || ""}`.toLowerCase();
+      const fits = choices.every((fitsChoice) => fitsChoice(row)) && (!wanted || text().includes(wanted));
       if (fits) hits += 1;
       row.hidden = !fits || (folded && shown >= FOLDED_ROWS);
       if (!row.hidden) shown += 1;
