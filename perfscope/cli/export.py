@@ -10,11 +10,15 @@ from perfscope.cli.engine import Engine, engine_options
 from perfscope.cli.lazy_group import HELP
 
 FORMATS = ("perfetto", "speedscope", "parquet", "csv", "arrow", "openmetrics")
+TRACKERS = ("mlflow", "wandb", "tensorboard")
 
 
 @click.command("export", context_settings=HELP)
 @click.argument("run", type=click.Path(path_type=Path), required=False)
-@click.option("--format", "format_name", type=click.Choice(FORMATS), required=True, help="What to write.")
+@click.option("--format", "format_name", type=click.Choice(FORMATS), help="What to write.")
+@click.option(
+    "--to", "tracker", type=click.Choice(TRACKERS), help="Write the run into an experiment tracker instead."
+)
 @click.option(
     "--table",
     metavar="NAME",
@@ -28,12 +32,18 @@ FORMATS = ("perfetto", "speedscope", "parquet", "csv", "arrow", "openmetrics")
     "--output",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Where to write it (default: beside the report, in the run).",
+    help="Where to write it, with --to a folder (default: beside the report, in the run).",
 )
 @click.option("--force", is_flag=True, help="Overwrite FILE if it is there.")
 @engine_options
 def command(
-    run: Path | None, format_name: str, table: str, output: Path | None, force: bool, engine: Engine
+    run: Path | None,
+    format_name: str | None,
+    tracker: str | None,
+    table: str,
+    output: Path | None,
+    force: bool,
+    engine: Engine,
 ) -> None:
     """Write a table of RUN for another tool: by default the timeline, every traced window of every rank.
 
@@ -51,7 +61,35 @@ def command(
       perfscope export --format perfetto
       perfscope export my-run --format parquet -o timeline.parquet
       perfscope export my-run --format csv --table layers
+      perfscope export my-run --to mlflow -o mlruns
     """
+    if (format_name is None) == (tracker is None):
+        raise click.UsageError("give either --format, or --to with a tracker")
+    if tracker is not None:
+        _to_tracker(run, tracker, table, output, engine)
+    elif format_name is not None:
+        _to_file(run, format_name, table, output, force, engine)
+
+
+def _to_tracker(run: Path | None, tracker: str, table: str, output: Path | None, engine: Engine) -> None:
+    from perfscope.api.run import TIMELINE
+    from perfscope.api.tracked import tracked_run
+    from perfscope.cli.report import ingest, open_run, opened_run
+    from perfscope.errors import UsageError
+    from perfscope.reports.trackers import target_of, write_to_tracker
+    from perfscope.rundir.reader import RunReader
+
+    if table != TIMELINE:
+        raise UsageError(f"{tracker} takes the whole run: leave --table out")
+    reader = open_run(run)
+    opened = opened_run(RunReader(ingest(reader.path, engine)), engine, reader.path)
+    where = write_to_tracker(tracker, tracked_run(opened), target_of(tracker, output, reader.path))
+    click.echo(f"perfscope: {tracker}: {where}")
+
+
+def _to_file(
+    run: Path | None, format_name: str, table: str, output: Path | None, force: bool, engine: Engine
+) -> None:
     from perfscope.api.run import TABLES, TIMELINE, export_format
     from perfscope.cli.report import ingest, open_run, opened_run
     from perfscope.errors import PerfscopeError, UsageError
