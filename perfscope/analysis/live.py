@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from msgspec import Struct
 
 from perfscope.analysis.live_files import RECENT, MarksFile, SamplesFile, StepsFile
+from perfscope.analysis.rank_facts import data_parallel_width
 from perfscope.errors import RunDirectoryError, UnreadableFileError
 from perfscope.rundir import layout
 from perfscope.rundir.documents import read_document
@@ -64,12 +65,14 @@ class LiveRank(Struct, frozen=True, kw_only=True):
 
 
 class LiveHost(Struct, frozen=True, kw_only=True):
-    """One host, over its last two readings; None: not measured.
+    """One host, since the look before; None: not measured.
 
     Attributes:
         cpus_busy, others_cpus: CPUs that were busy, and of these with other processes than the run's.
         memory_bytes, memory_total_bytes: in use without the page cache, and there.
         received_bytes_per_s, sent_bytes_per_s: of all interfaces but loopback.
+        throttled_ratio: share of time in which the job's CPU quota held its threads back.
+        pressure_ratio: share of time in which a task of the host waited for a CPU.
         gpu_busy_ratio: of each GPU's time, by its number; empty: not measured.
         gpu_memory_bytes: in use, likewise.
     """
@@ -81,6 +84,8 @@ class LiveHost(Struct, frozen=True, kw_only=True):
     memory_total_bytes: int | None
     received_bytes_per_s: float | None
     sent_bytes_per_s: float | None
+    throttled_ratio: float | None = None
+    pressure_ratio: float | None = None
     gpu_busy_ratio: dict[str, float] = {}
     gpu_memory_bytes: dict[str, int] = {}
 
@@ -93,6 +98,7 @@ class LiveRun(Struct, frozen=True, kw_only=True):
         expected: ranks of the job; None: not known.
         is_open: it has not been closed: it goes on, or perfscope was killed.
         step_ns: of the slowest rank; None: no rank has steps.
+        samples_per_s: of all ranks of the job; None: not known how large a batch is, or how it is split.
     """
 
     name: str
@@ -103,6 +109,7 @@ class LiveRun(Struct, frozen=True, kw_only=True):
     step_ns: int | None
     ranks: tuple[LiveRank, ...]
     hosts: tuple[LiveHost, ...]
+    samples_per_s: float | None = None
 
     @property
     def hanging(self) -> tuple[LiveRank, ...]:
@@ -203,6 +210,7 @@ class RunWatch:
             step_ns=max(known, default=None),
             ranks=ranks,
             hosts=tuple(map(self._host, self._hosts())) if with_hosts else (),
+            samples_per_s=self._samples_per_s(ranks),
         )
 
     def forgive(self, now_s: float) -> None:
@@ -256,6 +264,16 @@ class RunWatch:
             part=rank.part,
         )
 
+    def _samples_per_s(self, ranks: Sequence[LiveRank]) -> float | None:
+        """Of the job, from its last steps; as the report has it from all of them (analysis/steps.py)."""
+        slowest = max((rank.step_ns for rank in ranks if rank.step_ns), default=None)
+        option = self._run.options.samples_per_step
+        if option and slowest:
+            return option * 1e9 / slowest
+        width = data_parallel_width({number: rank.record for number, rank in self._ranks.items()})
+        rates = [rank.samples_per_s for rank in ranks if rank.samples_per_s is not None]
+        return width * sum(rates) / len(rates) if width and rates and len(rates) == len(ranks) else None
+
     def _read_run(self) -> RunRecord:
         return decode_run(migrate(read_manifest(self._path)[0], str(self._path)))[0]
 
@@ -282,7 +300,7 @@ class RunWatch:
 
     def _hosts(self) -> list[str]:
         folder = self._path / layout.HOSTS
-        return [name for name in sorted(_names(folder)) if (folder / name).is_dir()]
+        return [n for n in sorted(_names(folder)) if self._is_wanted(n) and (folder / n).is_dir()]
 
     def _host(self, host: str) -> LiveHost:
         path = self._path / layout.HOSTS / host / layout.SAMPLES_JSONL
@@ -293,15 +311,21 @@ class RunWatch:
         used = None if total is None or free is None or cached is None else int(total - free - cached)
         return LiveHost(
             host=host,
-            cpus_busy=None if busy is None else busy / 1e9,
-            others_cpus=None if others is None else others / 1e9,
+            cpus_busy=_ratio(busy),
+            others_cpus=_ratio(others),
             memory_bytes=used,
             memory_total_bytes=None if total is None else int(total),
             received_bytes_per_s=samples.rate("net_rx_bytes", beside=_LOCAL),
             sent_bytes_per_s=samples.rate("net_tx_bytes", beside=_LOCAL),
+            throttled_ratio=_ratio(samples.rate("job_throttled")),
+            pressure_ratio=_ratio(samples.rate("pressure_some", scope="system", resource="cpu")),
             gpu_busy_ratio=samples.each("gpu_utilization", "gpu"),
             gpu_memory_bytes={gpu: int(n) for gpu, n in samples.each("gpu_memory_used", "gpu").items()},
         )
+
+
+def _ratio(ns_per_s: float | None) -> float | None:
+    return None if ns_per_s is None else ns_per_s / 1e9
 
 
 def _names(folder: Path) -> list[str]:

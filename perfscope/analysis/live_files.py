@@ -140,16 +140,22 @@ class _Reading(Struct):
 
 
 class SamplesFile:
-    """The last two readings of each series of one host."""
+    """Readings of each series of one host: the last one, and the last one of the look before.
+
+    In the first look that is the first one: of a long file, from near its end.
+    """
 
     def __init__(self, tail: Tail) -> None:
         self._tail = tail
         self._series: dict[int, list[tuple[str, Mapping[str, str], float]]] = {}
-        self._readings: dict[tuple[int, int], tuple[_Reading | None, _Reading]] = {}
+        self._readings: dict[tuple[int, int], tuple[_Reading, _Reading]] = {}
 
     def look(self) -> None:
         """Read what is new."""
-        for line in self._tail.lines():
+        lines = self._tail.lines()
+        if lines:
+            self._readings = {key: (last, last) for key, (_, last) in self._readings.items()}
+        for line in lines:
             try:
                 entry = msgspec.json.decode(line)
             except msgspec.DecodeError:
@@ -162,8 +168,9 @@ class SamplesFile:
                 number, _, time_ns, values = entry[:4]
                 for place, value in enumerate(values):
                     if value is not None:
-                        _, before = self._readings.get((number, place), (None, None))
-                        self._readings[number, place] = (before, _Reading(time_ns, value))
+                        reading = _Reading(time_ns, value)
+                        before, _ = self._readings.get((number, place), (reading, reading))
+                        self._readings[number, place] = (before, reading)
 
     def last(self, metric: str) -> float | None:
         """Sum of the last values of a metric's series."""
@@ -184,13 +191,11 @@ class SamplesFile:
         found = [
             (reading.value - before.value) * scale * 1e9 / (reading.time_ns - before.time_ns)
             for before, reading, scale in self._of(metric, beside, **labels)
-            if before is not None and reading.time_ns > before.time_ns
+            if reading.time_ns > before.time_ns
         ]
         return sum(found) if found else None
 
-    def _of(
-        self, metric: str, beside: str = "", **labels: str
-    ) -> list[tuple[_Reading | None, _Reading, float]]:
+    def _of(self, metric: str, beside: str = "", **labels: str) -> list[tuple[_Reading, _Reading, float]]:
         return [
             (*self._readings[number, place], scale)
             for number, series in self._series.items()

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from perfscope.analysis.source import RunSource
 from perfscope.rundir.records import RankRecord, RunRecord
 from perfscope.vocabulary.figures import Figure
 from perfscope.vocabulary.frameworks import RUN_AHEAD, UNNAMED, FrameworkName
 from perfscope.vocabulary.workload import Workload
 
+if TYPE_CHECKING:
+    from perfscope.analysis.source import RunSource
+
 SEVERAL = "several"
+# Axes of a device mesh along which ranks share a batch rather than split it.
+_MODEL_AXES = frozenset(
+    {"tp", "cp", "pp", "ep", "sp", "tensor", "model", "pipeline", "stage", "expert", "context"}
+)
 
 
 def has_unseen_calls(record: RankRecord) -> bool:
@@ -65,3 +73,26 @@ def num_devices(records: Mapping[int, RankRecord]) -> dict[int, int]:
         for rank, record in records.items()
         if record.num_devices is not None and record.num_devices > 1
     }
+
+
+def data_parallel_width(records: Mapping[int, RankRecord]) -> int | None:
+    """Over how many ranks the batch is split; None when that is not known."""
+    widths = {_width_of(record, len(records)) for record in records.values()}
+    widths.discard(None)
+    return widths.pop() if len(widths) == 1 else None
+
+
+def _width_of(record: RankRecord, num_ranks: int) -> int | None:
+    world, root, mesh = record.world_size or num_ranks, record.root, record.mesh
+    if world == 1:
+        return 1
+    if root is None:
+        return None
+    width = root.dp_size if root.dp_size is not None and root.dp_size > 0 else None
+    if width is None and root.data_parallel:
+        width = world
+    if width is None or width != world or mesh is None:
+        return width
+    # The wrapper's group is the whole job, and the program works within a mesh that says otherwise.
+    shared = math.prod(size for axis, size in zip(mesh.axes, mesh.shape, strict=False) if axis in _MODEL_AXES)
+    return max(1, width // shared)

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from perfscope.analysis import advice
 from perfscope.analysis.intervals import Int64, distinct
 from perfscope.analysis.missing import Missing, missing_figure
+from perfscope.analysis.rank_facts import data_parallel_width
 from perfscope.analysis.results import Quantiles
 from perfscope.analysis.spans import WindowFacts, whole_numbers
 from perfscope.rundir.records import RankRecord
@@ -37,10 +38,6 @@ FEWEST_OF_HALF = 5
 MAX_WARMUP = 3
 RAN_AHEAD = 1.5
 MAX_SMALLER = 0.1  # share of the steps that may have a smaller (last) batch while sizes count as constant
-# Axes of a device mesh along which ranks share a batch rather than split it.
-_MODEL_AXES = frozenset(
-    {"tp", "cp", "pp", "ep", "sp", "tensor", "model", "pipeline", "stage", "expert", "context"}
-)
 
 
 class BatchSizes(Struct, frozen=True, kw_only=True):
@@ -259,7 +256,7 @@ def throughput(
     """
     if step is None or step.median <= 0:
         return _no_throughput(Cause.NO_STEP_TIMED)
-    width = _data_parallel_width(records)
+    width = data_parallel_width(records)
     samples = [rank_steps.samples for rank_steps in steps.values() if rank_steps.samples is not None]
     tokens = [rank_steps.tokens for rank_steps in steps.values() if rank_steps.tokens is not None]
     vary = any(sizes.vary for sizes in (*samples, *tokens))
@@ -317,29 +314,6 @@ def _why_no_width(records: Mapping[int, RankRecord]) -> str:
 def _no_throughput(cause: Cause, **detail: Any) -> Throughput:
     missing = missing_figure(Figure.THROUGHPUT, cause, **detail)
     return Throughput(samples_per_s=None, source=None, missing=missing)
-
-
-def _data_parallel_width(records: Mapping[int, RankRecord]) -> int | None:
-    """Over how many ranks the batch is split; None when that is not known."""
-    widths = {_width_of(record, len(records)) for record in records.values()}
-    widths.discard(None)
-    return widths.pop() if len(widths) == 1 else None
-
-
-def _width_of(record: RankRecord, num_ranks: int) -> int | None:
-    world, root, mesh = record.world_size or num_ranks, record.root, record.mesh
-    if world == 1:
-        return 1
-    if root is None:
-        return None
-    width = root.dp_size if root.dp_size is not None and root.dp_size > 0 else None
-    if width is None and root.data_parallel:
-        width = world
-    if width is None or width != world or mesh is None:
-        return width
-    # The wrapper's group is the whole job, and the program works within a mesh that says otherwise.
-    shared = math.prod(size for axis, size in zip(mesh.axes, mesh.shape, strict=False) if axis in _MODEL_AXES)
-    return max(1, width // shared)
 
 
 def overhead_ratio(costs: Sequence[tuple[int | None, int | None]]) -> float | None:

@@ -18,12 +18,14 @@ from perfscope.cli.run_options import (
     probe_options,
     tracing_options,
     watch_options,
+    watched,
 )
 from perfscope.cli.run_verdict import verdict_lines
 from perfscope.errors import EXIT_OWN_FAILURE, PerfscopeError, UsageError
 from perfscope.launch.process import CommandNotStarted
 from perfscope.launch.session import RunRequest, describe_run, run_command, say
-from perfscope.live.options import WatchOptions
+
+_WATCHING = ("live", "live_interval", "metrics_file", "metrics_interval")
 
 
 @click.command(
@@ -32,7 +34,7 @@ from perfscope.live.options import WatchOptions
     groups={
         "Run directory": ("output", "force", "name", "labels", "keep_command_line"),
         "Traced windows": ("overhead", "windows", "steps_per_window", "no_trace", "layer_counters"),
-        "While it runs": ("hang_after",),
+        "While it runs": ("live", "live_interval", "metrics_file", "metrics_interval", "hang_after"),
         "Machine": ("sample_interval", "ceilings", "stacks"),
     },
     context_settings={"allow_interspersed_args": False, **HELP},
@@ -95,6 +97,7 @@ def command(
       perfscope run -o runs/bigger-batch --label batch=64 -- ./train.sh
       perfscope run --overhead 0.5% --windows 5 -- mpirun -np 8 python train.py
       perfscope run --sample-interval 1s --stacks -- python train.py
+      perfscope run --live --metrics-file /var/lib/node_exporter/train.prom -- ./train.sh
 
     \b
     Exit codes:
@@ -111,6 +114,7 @@ def command(
         )
     if name is not None and not name.strip():
         raise UsageError("--name is empty")
+    watch = watched(**{name: how.pop(name) for name in _WATCHING}, hang_after=how["hang_after"])
     probe = probe_options(**how)
     request = RunRequest(
         command=command_line,
@@ -119,7 +123,7 @@ def command(
         name=name,
         labels=parse_labels(labels),
         probe=probe,
-        host=host_duties(ceilings, tell=os.isatty(2), watched=WatchOptions(hang_after_s=probe.hang_after_s)),
+        host=host_duties(ceilings, tell=os.isatty(2), watched=watch),
         options={"ceilings": ceilings},
         keep_command_line=keep_command_line,
         conclude=verdict_lines if with_verdict else None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -10,8 +11,9 @@ import click
 
 from perfscope.errors import UsageError
 from perfscope.launch.environment import ProbeOptions
+from perfscope.live.options import WatchOptions
 from perfscope.units import parse_ns, parse_ratio
-from perfscope.vocabulary.defaults import HANG_AFTER_S, RUN
+from perfscope.vocabulary.defaults import HANG_AFTER_S, LIVE_EVERY_S, METRICS_EVERY_S, RUN
 
 SHORTEST_MS, LONGEST_MS = 10.0, 60_000.0
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -100,6 +102,34 @@ _WATCH = (
         help="A rank that makes no step for ten usual ones, and for this long, hangs; `off` does not look.",
     ),
 )
+_LIVE = (
+    click.option(
+        "--live", is_flag=True, help="Print a line on stderr each minute: step, speed, load, hangs."
+    ),
+    click.option(
+        "--live-interval",
+        callback=to_seconds,
+        default=f"{LIVE_EVERY_S:.0f}s",
+        show_default=True,
+        metavar="TIME",
+        help="Between these lines.",
+    ),
+    click.option(
+        "--metrics-file",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="Keep FILE (.prom) up to date for the node exporter's textfile collector.",
+    ),
+    click.option(
+        "--metrics-interval",
+        callback=to_seconds,
+        default=f"{METRICS_EVERY_S:.0f}s",
+        show_default=True,
+        metavar="TIME",
+        help="Between its updates.",
+    ),
+)
+_SHORTEST_S = 0.5
 _HARDWARE = (
     click.option(
         "--sample-interval",
@@ -135,8 +165,36 @@ def tracing_options(function: _F) -> _F:
 
 
 def watch_options(function: _F) -> _F:
-    """--hang-after."""
-    return _apply(_WATCH, function)
+    """--hang-after, --live, --live-interval, --metrics-file, --metrics-interval."""
+    return _apply((*_WATCH, *_LIVE), function)
+
+
+def watched(
+    *,
+    hang_after: float | None,
+    live: bool,
+    live_interval: float,
+    metrics_file: Path | None,
+    metrics_interval: float,
+) -> WatchOptions:
+    """What the options above ask for.
+
+    Raises:
+        UsageError: the file cannot be written, or an interval is too short.
+    """
+    for option, seconds in (("--live-interval", live_interval), ("--metrics-interval", metrics_interval)):
+        if seconds < _SHORTEST_S:
+            raise UsageError(f"{option} is shorter than {_SHORTEST_S:g} s")
+    path = None if metrics_file is None else metrics_file.absolute()
+    if path is not None and (path.is_dir() or not os.access(path.parent, os.W_OK | os.X_OK)):
+        why = "is a directory" if path.is_dir() else f"{path.parent} is no directory that can be written"
+        raise UsageError(f"--metrics-file {metrics_file}: {why}")
+    return WatchOptions(
+        hang_after_s=hang_after,
+        live_every_s=live_interval if live else None,
+        metrics_file=path,
+        metrics_every_s=metrics_interval,
+    )
 
 
 def hardware_options(function: _F) -> _F:

@@ -1,4 +1,4 @@
-"""The thread of `perfscope run` that watches its run: it notices hangs."""
+"""The thread of `perfscope run` that watches its run: hangs, a line now and then, a file of metrics."""
 
 from __future__ import annotations
 
@@ -9,19 +9,21 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from perfscope.analysis.live import RunWatch
+from perfscope.analysis.live import LiveRun, RunWatch
 from perfscope.live.hangs import HangWatch
 from perfscope.live.options import WatchOptions
 from perfscope.rundir import layout
+from perfscope.rundir.files import replacing
 
 _LONGEST_LOOK_S = 5.0
 _NICE = 10
+_NEVER = float("inf")
 
 
 def watch_run(
     host_dir: Path, over: threading.Event, options: WatchOptions, say: Callable[[str], None]
 ) -> None:
-    """Watch the run until `over` is set. Never raises: what cannot be watched is not.
+    """Watch the run until `over` is set.
 
     Args:
         host_dir: hosts/<host> of this host in the run.
@@ -31,20 +33,85 @@ def watch_run(
     """
     with suppress(OSError):  # behind the training, where CPUs are few
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
-    floor_s = options.hang_after_s
-    if floor_s is None:
-        return
-    watch = RunWatch(str(host_dir.parent.parent), floor_s, lambda host: _is_ours(host_dir, host))
-    hangs = HangWatch(watch, host_dir, say)
-    interval_s = min(_LONGEST_LOOK_S, floor_s / 10)
-    looked_s = time.time()
-    while not over.wait(interval_s):
-        now_s = time.time()
-        if not 0 <= now_s - looked_s < 3 * interval_s + 1:  # stopped (Ctrl-Z), asleep, or the clock was set
-            watch.forgive(now_s)
-        looked_s = now_s
-        with suppress(OSError):  # a full disk: it is tried again, and said once it can be written
-            hangs.look(watch.look(now_s, with_hosts=False), now_s)
+    if options.is_needed:
+        _Watching(host_dir, options, say).go_on(over)
+
+
+class _Watching:
+    """What is watched of one run."""
+
+    def __init__(self, host_dir: Path, options: WatchOptions, say: Callable[[str], None]) -> None:
+        floor_s = options.hang_after_s or _NEVER
+        self._host_dir, self._options, self._say = host_dir, options, say
+        self._watch = RunWatch(str(host_dir.parent.parent), floor_s, lambda host: _is_ours(host_dir, host))
+        self._hangs = HangWatch(self._watch, host_dir, say)
+        self._line = _Due(options.live_every_s)
+        self._metrics = _Due(options.metrics_every_s if options.metrics_file is not None else None)
+        self._interval_s = min(
+            _LONGEST_LOOK_S,
+            floor_s / 10,
+            options.live_every_s or _NEVER,
+            options.metrics_every_s if options.metrics_file is not None else _NEVER,
+        )
+        self._has_failed = False
+
+    def go_on(self, over: threading.Event) -> None:
+        """Until the command has ended."""
+        looked_s = time.time()
+        while not over.wait(self._interval_s):
+            now_s = time.time()
+            gap_s = now_s - looked_s
+            if not 0 <= gap_s < 3 * self._interval_s + 1:  # stopped (Ctrl-Z), asleep, or the clock was set
+                self._watch.forgive(now_s)
+            looked_s = now_s
+            self._look(now_s)
+        if self._metrics.every_s is not None:
+            self._write(self._watch.look(time.time(), with_hosts=False), is_running=False)
+
+    def _look(self, now_s: float) -> None:
+        is_line, is_metrics = self._line.is_due(now_s), self._metrics.is_due(now_s)
+        run = self._watch.look(now_s, with_hosts=is_line or is_metrics)
+        if self._options.hang_after_s is not None:
+            with suppress(OSError):  # a full disk: it is tried again, and said once it can be written
+                self._hangs.look(run, now_s)
+        if is_line:
+            from perfscope.reports.live import live_line
+
+            self._say(live_line(run, now_s))
+        if is_metrics:
+            self._write(run, is_running=True)
+
+    def _write(self, run: LiveRun, *, is_running: bool) -> None:
+        from perfscope.reports.live_metrics import render_metrics
+
+        path = self._options.metrics_file
+        assert path is not None
+        text = render_metrics(run, Path(run.path).name, self._host_dir.name, is_running=is_running)
+        try:
+            with replacing(path) as file:
+                file.write(text.encode("utf-8", "backslashreplace"))
+        except OSError as error:
+            if not self._has_failed:
+                self._say(f"{path} cannot be written: {error.strerror or error}")
+            self._has_failed = True
+
+
+class _Due:
+    """When something is to be done that is done every so many seconds; `every_s` None: never."""
+
+    def __init__(self, every_s: float | None) -> None:
+        self.every_s = every_s
+        self._next_s: float | None = None
+
+    def is_due(self, now_s: float) -> bool:
+        if self.every_s is None:
+            return False
+        if self._next_s is None:
+            self._next_s = now_s + self.every_s
+        if now_s < self._next_s and self._next_s - now_s <= self.every_s:
+            return False
+        self._next_s = now_s + self.every_s
+        return True
 
 
 def _is_ours(host_dir: Path, host: str) -> bool:

@@ -13,6 +13,8 @@ from perfscope.reports.terminal import Style, cells, head, pad
 
 _TITLES = ("Rank", "Host", "Steps", "Step", "Samples/s", "Last step", "")
 _RIGHT = (0, 2, 3, 4, 5)  # columns of numbers
+_MOST_HANGING, _MOST_HOSTS = 3, 2  # in a line
+_THROTTLED = 0.01  # less of the time is not shown
 _TREND = 0.03  # a change of the step time below it is not shown
 
 
@@ -95,6 +97,38 @@ def _hosts(run: LiveRun, style: Style, width: int) -> Iterator[str]:
         yield from (style.quiet(head(line, width)) for line in lines)
 
 
+def live_line(run: LiveRun, now_s: float) -> str:
+    """How the run goes, in one line.
+
+    Args:
+        run: as it is now.
+        now_s: Unix time, seconds.
+    """
+    since = "" if run.started_unix_ns is None else f"{seconds_text(now_s - run.started_unix_ns / 1e9)}: "
+    speed = ", ".join(_speed(run)) or "no rank has finished a step yet"
+    hangs = [
+        f"rank {rank.rank} has made no step for {seconds_text(rank.silent_s or 0)}"
+        for rank in run.hanging[:_MOST_HANGING]
+    ]
+    more = len(run.hanging) - _MOST_HANGING
+    hangs += [f"and {more} more"] if more > 0 else []
+    hosts = [text for host in run.hosts[:_MOST_HOSTS] if (text := _host(host))]
+    return "; ".join([f"{since}{speed}", *hangs, *hosts])
+
+
+def _speed(run: LiveRun) -> Iterator[str]:
+    slowest = max(run.ranks, key=lambda rank: rank.step_ns or 0, default=None)
+    if slowest is None or slowest.step_ns is None:
+        return
+    trend = _trend(slowest.trend)
+    yield f"step {max(rank.steps for rank in run.ranks):,}"
+    yield f"{units.format_ns(run.step_ns)} a step{f' ({trend})' if trend else ''}"
+    if run.samples_per_s is not None:
+        yield f"{units.format_count(run.samples_per_s)} samples/s"
+    if len(run.ranks) > 1:
+        yield f"slowest rank {slowest.rank}"
+
+
 def _host(host: LiveHost) -> str:
     parts = []
     if host.cpus_busy is not None:
@@ -106,4 +140,7 @@ def _host(host: LiveHost) -> str:
     if host.received_bytes_per_s is not None and host.sent_bytes_per_s is not None:
         received, sent = map(units.format_rate, (host.received_bytes_per_s, host.sent_bytes_per_s))
         parts.append(f"network {received} in, {sent} out")
+    parts += [f"GPU {gpu} {units.format_ratio(busy, 0)}" for gpu, busy in host.gpu_busy_ratio.items()]
+    if (host.throttled_ratio or 0) >= _THROTTLED:
+        parts.append(f"held back by the CPU quota {units.format_ratio(host.throttled_ratio, 0)} of the time")
     return f"{visible(host.host)}: {'; '.join(parts)}" if parts else ""

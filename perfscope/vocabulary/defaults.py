@@ -26,6 +26,8 @@ SWEEP = Recording(windows=1, steps_per_window=1, overhead=1.0)
 FRAMEWORKS = Recording(windows=1, steps_per_window=2, overhead=1.0)
 SAMPLE_INTERVAL_MS = 100
 HANG_AFTER_S = 60.0  # the shortest time without a step that is a hang
+LIVE_EVERY_S = 60.0  # between the lines of `perfscope run --live`
+METRICS_EVERY_S = 15.0  # between two states of its metrics file
 # Step, counted from 0, that a window may begin with: past lazy initialization and DDP's bucket rebuild.
 FIRST_WINDOW_STEP = 3
 # A run of no more steps ends before its first window is written.
