@@ -153,6 +153,12 @@ def test_a_file_that_is_no_toml_names_line_and_column(tmp_path: Path) -> None:
         read_sweep(tmp_path / "other.toml")
 
 
+def test_seeds_are_cells_of_their_own_with_names_that_tell_them_apart() -> None:
+    cells = sweep_of(schemes=["dp.ddp"], batches=[8], seeds=[3, 4]).cells
+    assert [cell.settings["seed"] for cell in cells] == [3, 4]
+    assert [cell.name for cell in cells] == ["dp.ddp-smallcnn-b8-s3", "dp.ddp-smallcnn-b8-s4"]
+
+
 def test_the_example_asks_for_cells_that_can_be() -> None:
     from perfscope.cli.bench.options import planned as plan_cell
 

@@ -5,6 +5,7 @@ schemes = ["dp.ddp", "hy.owt", "dp.packed+fp16"]
 models  = ["alexnet"]
 worlds  = [4]              or meshes = ["dp=2,tp=2", "dp=4"]
 batches = [16]
+seeds   = [0, 1, 2]        of weights and samples
 repeats = 2
 cluster = "2x2@1gbit"      all cells run on it
 
@@ -111,6 +112,7 @@ class SweepTable:
     worlds: tuple[Places, ...] = ()
     meshes: tuple[Mesh, ...] = ()
     batches: tuple[Samples, ...] = ()
+    seeds: tuple[Annotated[int, Meta(ge=0, le=(1 << 63) - 1)], ...] = ()
     repeats: Count = 1
     seed: int = 0
     cluster: str | None = None
@@ -192,7 +194,7 @@ def _matrix(document: Mapping[str, Any], where: str) -> list[_Raw]:
         raise BenchError(
             f"{where} [scheme.{unused[0]!r}] is not among the sweep's schemes{nearest(unused[0], schemes)}"
         )
-    axes = {"model": "models", "ranks": "worlds", "mesh": "meshes", "batch": "batches"}
+    axes = {"model": "models", "ranks": "worlds", "mesh": "meshes", "batch": "batches", "seed": "seeds"}
     cells: list[_Raw] = []
     for values in product(*(top.get(key) or [None] for key in axes.values())):
         varied = {name: value for name, value in zip(axes, values, strict=True) if value is not None}
@@ -231,6 +233,8 @@ def _with_names(cells: Sequence[_Raw], where: str) -> tuple[Cell, ...]:
             name_parts.append(f"p{settings['ranks']}")
         if "batch" in settings:
             name_parts.append(f"b{settings['batch']}")
+        if "seed" in settings:
+            name_parts.append(f"s{settings['seed']}")
         name = slug("-".join(name_parts))
         cell = Cell(name=name, scheme=scheme, settings=settings, cluster=cluster)
         if name in cells_by_name:
