@@ -9,7 +9,7 @@ import click
 from perfscope.cli.engine import Engine, engine_options
 from perfscope.cli.lazy_group import HELP
 
-FORMATS = ("perfetto", "speedscope", "parquet", "csv", "arrow", "openmetrics")
+FORMATS = ("perfetto", "speedscope", "parquet", "csv", "arrow", "openmetrics", "otf2")
 TRACKERS = ("mlflow", "wandb", "tensorboard")
 
 
@@ -54,6 +54,7 @@ def command(
     parquet     one table, for pandas, polars or DuckDB
     csv         the same table as text
     arrow       the same table as an Arrow file, to be mapped into memory
+    otf2        a folder with an OTF2 archive, for Vampir; the timeline only; needs the package otf2
     openmetrics the figures of the run as OpenMetrics text, for a metrics store
 
     \b
@@ -67,6 +68,8 @@ def command(
         raise click.UsageError("give either --format, or --to with a tracker")
     if tracker is not None:
         _to_tracker(run, tracker, table, output, engine)
+    elif format_name == "otf2":
+        _to_otf2(run, table, output, engine)
     elif format_name is not None:
         _to_file(run, format_name, table, output, force, engine)
 
@@ -85,6 +88,27 @@ def _to_tracker(run: Path | None, tracker: str, table: str, output: Path | None,
     opened = opened_run(RunReader(ingest(reader.path, engine)), engine, reader.path)
     where = write_to_tracker(tracker, tracked_run(opened), target_of(tracker, output, reader.path))
     click.echo(f"perfscope: {tracker}: {where}")
+
+
+def _to_otf2(run: Path | None, table: str, output: Path | None, engine: Engine) -> None:
+    from perfscope.api.run import TIMELINE
+    from perfscope.cli.report import ingest, open_run, opened_run
+    from perfscope.errors import PerfscopeError, UsageError
+    from perfscope.reports.otf2_archive import write_otf2
+    from perfscope.rundir.reader import RunReader
+    from perfscope.units import format_count
+
+    if table != TIMELINE:
+        raise UsageError(f"otf2 holds the timeline only: export the table {table} as parquet, csv or arrow")
+    reader = open_run(run)
+    target = output if output is not None else reader.path / "timeline.otf2"
+    opened = opened_run(RunReader(ingest(reader.path, engine)), engine, reader.path)
+    parts = opened.timeline_parts()
+    if not parts:
+        raise PerfscopeError(f"{reader.path} has no traced window, so there is no timeline to export")
+    spans = write_otf2(parts, opened.reader.run.name or "run", target)
+    click.echo(f"perfscope: {format_count(spans)} spans in {target}", err=True)
+    click.echo(target)
 
 
 def _to_file(

@@ -32,7 +32,7 @@ def write_speedscope(
     file.write(json.dumps(head).encode()[:-1] + b',"profiles":[')
     for part in parts:
         labels = {(lane.device, lane.lane): lane for lane in part.lanes}
-        for key, rows in _lanes(part.load()):
+        for key, rows in lanes_of(part.load()):
             label = labels.get(key)
             name = _profile_name(part, key, label)
             file.write(b"\n" if first else b",\n")
@@ -48,7 +48,7 @@ def _profile_name(part: TimelinePart, key: tuple[int, int], label: LaneName | No
     return f"rank {part.rank}{window}: {label.label if label else lane_text(*key)}"
 
 
-def _lanes(table: pa.Table) -> Iterator[tuple[tuple[int, int], list[tuple[int, int, str]]]]:
+def lanes_of(table: pa.Table) -> Iterator[tuple[tuple[int, int], list[tuple[int, int, str]]]]:
     """Each lane with its (start, end, name) in order, an outer span before those in it."""
     columns = [table.column(name).to_pylist() for name in _COLUMNS]
     lanes: dict[tuple[int, int], list[tuple[int, int, str]]] = {}
@@ -67,7 +67,7 @@ def _write_profile(
     file.write(json.dumps(head).encode()[:-1] + b',"events":[')
     texts: list[str] = []
     first = True
-    for kind, frame, at in _events(rows, frames):
+    for kind, frame, at in nested_events(rows, frames):
         texts.append(f'{{"type":"{kind}","frame":{frame},"at":{at - origin}}}')
         if len(texts) == _BATCH:
             file.write((("" if first else ",") + ",".join(texts)).encode())
@@ -77,7 +77,7 @@ def _write_profile(
     file.write(b"]}")
 
 
-def _events(rows: list[tuple[int, int, str]], frames: dict[str, int]) -> Iterator[Event]:
+def nested_events(rows: list[tuple[int, int, str]], frames: dict[str, int]) -> Iterator[Event]:
     """Opening and closing events, balanced, times in order."""
     open_: list[tuple[int, int]] = []  # (end, frame), the innermost last
     for start, end, name in rows:
