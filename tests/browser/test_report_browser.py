@@ -211,3 +211,19 @@ def test_the_chosen_theme_is_kept(browser: Browser, report: Path) -> None:
     after = browser.js("return document.getElementById('theme').textContent")
     browser.js("localStorage.removeItem('perfscope-theme')")
     assert {before, after} == {"Dark theme", "Light theme"}
+
+
+def test_a_layer_is_found_from_the_keyboard_and_its_row_is_marked(browser: Browser, report: Path) -> None:
+    browser.open(report, width=390)
+    browser.js("document.body.dispatchEvent(new KeyboardEvent('keydown', {key: '/', bubbles: true}))")
+    assert browser.js("return document.activeElement.id") == "find"
+    field = browser.find("#find")
+    field.send_keys("features.2")
+    first = browser.find("#find-list [aria-selected=true]").text
+    assert first.startswith("features.2")
+    field.send_keys(Keys.ENTER)
+    row = "document.querySelector('tr.found')"
+    assert "features.2" in browser.js(f"return {row}.textContent")
+    assert browser.js(f"return !{row}.hidden && !{row}.closest('section').classList.contains('folded')")
+    assert browser.js("return document.getElementById('find-list').hidden")
+    assert browser.complaints() == []

@@ -91,6 +91,7 @@ function start() {
   const timeline = data.timeline ? startTimeline(data.timeline) : null;
   startFolding();
   startLinks(timeline);
+  startSearch(timeline);
   document.documentElement.dataset.ready = "1";
 }
 
