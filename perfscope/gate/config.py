@@ -119,6 +119,7 @@ class CheckTable:
     fewest_steps: Annotated[int, Meta(ge=2, le=1_000_000)] | None = None
     repeats: Annotated[int, Meta(ge=0, le=1000)] | None = None
     early_stop: bool | None = None
+    pin_heap: bool | None = None
     allow: tuple[Comparable, ...] | None = None
     baseline: Path | None = None
     history: Path | None = None

@@ -452,6 +452,7 @@ def _as_written(settings: Settings) -> dict[str, object]:
         "fewest_steps": settings.fewest_steps,
         "repeats": settings.repeats,
         "early_stop": settings.early_stop,
+        "pin_heap": settings.pin_heap,
         "allow": list(settings.allow),
         "source": str(settings.source) if settings.source else None,
     }

@@ -104,6 +104,8 @@ class Surroundings:
     pressure_ratio: float | None = None  # share of the steps' time in which some task waited for a CPU
     neighbour_cpus: float | None = None  # CPUs that other processes took, mean over the steps' time
     steal_ratio: float | None = None
+    faults_per_step: float | None = None  # minor page faults, of the rank with most
+    fault_ratio: float | None = None  # share of the step that they cost at most, of the same rank
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

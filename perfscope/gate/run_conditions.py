@@ -32,6 +32,7 @@ def surroundings(
     ]
     git = analysis.run.git or GitRecord()
     pressures = list(analysis.machine.pressures.values()) if analysis.machine else []
+    faults = max(analysis.page_faults, key=lambda of_rank: of_rank.minor_faults, default=None)
     return Surroundings(
         start_unix_ns=analysis.run.start_unix_ns,
         commit=git.commit or "",
@@ -48,6 +49,8 @@ def surroundings(
         pressure_ratio=max(pressures, default=None),
         neighbour_cpus=_over(hosts, _neighbours, max),
         steal_ratio=_over(hosts, _steal, max),
+        faults_per_step=faults.minor_faults if faults is not None else None,
+        fault_ratio=faults.cost_ratio if faults is not None else None,
     )
 
 

@@ -27,6 +27,7 @@ class Settings:
         fewest_steps: counted steps below which a run is not judged.
         repeats: runs in all that may be repeated because something disturbed them.
         early_stop: end before `pairs` where the verdict is settled.
+        pin_heap: train both sides with vocabulary.heap.STILL_HEAP.
         allow: fields of the fingerprint that may differ between the sides.
         metrics: id -> metric with this project's direction, threshold and severity.
         baseline, history: files that `--baseline` and `--history` mean by default; None = none.
@@ -41,6 +42,7 @@ class Settings:
     fewest_steps: int = FEWEST_STEPS
     repeats: int = 4
     early_stop: bool = True
+    pin_heap: bool = False
     allow: tuple[str, ...] = ()
     metrics: Mapping[str, GateMetric] = field(default_factory=lambda: dict(METRICS))
     baseline: Path | None = None

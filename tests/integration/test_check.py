@@ -17,6 +17,7 @@ import pytest
 
 from perfscope.gate.sequential import fewest_pairs
 from perfscope.gate.settings import ALPHA
+from perfscope.vocabulary.heap import STILL_HEAP
 from tests.integration.run_support import PERFSCOPE, user_environment
 
 STAND_IN = Path(__file__).parent.parent / "data" / "gate" / "stand_in.py"
@@ -166,6 +167,22 @@ def test_a_run_is_not_compared_with_itself_in_the_baseline(tmp_path: Path) -> No
     done = check("--baseline", "b.json", "--name", "cnn", *runs, cwd=tmp_path)
     assert done.returncode == 3, done.stdout
     assert "6 runs are in b.json, too" in done.stderr
+
+
+def test_pin_heap_gives_both_sides_the_same_heap(tmp_path: Path) -> None:
+    ended = check(
+        *QUICK,
+        *("--pin-heap", "--json", "-o", tmp_path / "runs"),
+        *("--base-cmd", " ".join(training(26)), "--", *training(26)),
+        cwd=tmp_path,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert json.loads(ended.stdout)["settings"]["pin_heap"] is True
+    runs = sorted((tmp_path / "runs").glob("*/run.json"))
+    assert {path.parent.name.partition("-")[2] for path in runs} == {"base", "head"}
+    for path in runs:
+        environment = json.loads(path.read_text())["environment"]
+        assert {name: environment.get(name) for name in STILL_HEAP} == dict(STILL_HEAP)
 
 
 def test_two_commands_are_run_in_pairs_and_the_slower_one_is_a_regression(tmp_path: Path) -> None:

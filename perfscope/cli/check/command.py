@@ -51,7 +51,9 @@ def _never_one(function: _F) -> _F:
     groups={
         "Compare with": ("base_cmd", "base_ref", "links", "against", "baseline"),
         "Judgment": ("calibrate", "pairs", "threshold", "metric_options", "allow", "all_pairs", "seed"),
-        "Runs": ("output", "timeout", "windows", "no_trace", "samples_per_step", "sample_interval"),
+        "Runs": (
+            *("output", "timeout", "windows", "no_trace", "samples_per_step", "sample_interval", "pin_heap"),
+        ),
         "Output": ("as_json", "markdown", "junit", "formats", "history"),
     },
     context_settings=HELP,
@@ -111,6 +113,11 @@ def _never_one(function: _F) -> _F:
     "--timeout", type=click.FloatRange(min=0, min_open=True), metavar="S", help="A run may take this long."
 )
 @click.option("--all-pairs", is_flag=True, help="Run all pairs even where the verdict is settled early.")
+@click.option(
+    "--pin-heap",
+    is_flag=True,
+    help="Keep freed memory in the process on both sides, so that glibc's heap does not decide the step.",
+)
 @click.option(
     "--windows",
     type=click.IntRange(0, 1000),

@@ -14,6 +14,7 @@ from perfscope.children import Signals, await_child
 from perfscope.errors import PerfscopeError
 from perfscope.gate.records import HEAD, Fingerprint, RunFigures
 from perfscope.rundir.layout import ENV_RUN_DIR
+from perfscope.vocabulary.heap import STILL_HEAP
 
 if TYPE_CHECKING:
     from perfscope.gate.pairs import Conducted, Watcher
@@ -50,6 +51,7 @@ class Trainer:
         recording: options of `perfscope run`.
         timeout_s: after which a run is ended and counts as failed; None = never.
         signals: how the process is asked to end.
+        pin_heap: both sides run with vocabulary.heap.STILL_HEAP.
     """
 
     name: str
@@ -58,6 +60,7 @@ class Trainer:
     recording: Sequence[str]
     timeout_s: float | None
     signals: Signals
+    pin_heap: bool = False
     places: dict[str, Path] = field(default_factory=dict)  # name of a run -> its directory
 
     def __call__(self, side: str, pair: int, attempt: int) -> RunFigures:
@@ -83,6 +86,8 @@ class Trainer:
         argv += ["--name", self.name]
         argv += ["--label", f"check.side={side}", "--label", f"check.pair={pair}", *self.recording]
         environment = {name: value for name, value in side_of_run.environment.items() if name != ENV_RUN_DIR}
+        if self.pin_heap:
+            environment |= STILL_HEAP
         with log.open("wb") as output:
             process = subprocess.Popen(
                 [*argv, "--", *side_of_run.words],

@@ -148,6 +148,7 @@ def _train(held: _Held, sides: dict[str, SideCommand], folder: Path) -> Conducte
             recording=_recording(asked),
             timeout_s=asked.timeout,
             signals=signals,
+            pin_heap=asked.settings.pin_heap,
             settings=asked.settings,
             look=lambda done: held.look(done, folder),
         )
@@ -264,6 +265,7 @@ def _same_again(asked: CheckOptions) -> list[RunFigures]:
             recording=_recording(asked),
             timeout_s=asked.timeout,
             signals=signals,
+            pin_heap=asked.settings.pin_heap,
         )
         watcher = _watcher(2 * settings.pairs)
         with watcher:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import shlex
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
@@ -26,6 +27,7 @@ _OF_RUNNING = {
     "samples_per_step": "--samples-per-step",
     "sample_interval": "--sample-interval",
     "all_pairs": "--all-pairs",
+    "pin_heap": "--pin-heap",
 }
 _OF_VERDICTS = {
     "junit": "--junit",
@@ -119,6 +121,8 @@ class CheckOptions:
         )
         if options["all_pairs"]:
             settings = replace(settings, early_stop=False)
+        if options["pin_heap"]:
+            settings = replace(settings, pin_heap=True)
         asked = cls(
             words=argv,
             runs=options["runs"],
@@ -145,6 +149,8 @@ class CheckOptions:
         asked._check()
         asked._refuse_idle(given)
         asked._check_outputs()
+        if settings.pin_heap and asked.words and platform.libc_ver()[0] != "glibc":
+            raise UsageError("--pin-heap is for glibc's malloc, which this Python does not use; leave it out")
         if asked.needs_default_baseline:
             asked = replace(asked, baseline=settings.baseline)
         if asked.words and not asked.has_base and not asked.calibrate:

@@ -20,6 +20,7 @@ from perfscope.messages.lists import first_of
 from perfscope.units import format_ratio, format_si
 
 CLOCK = 0.03  # a clock lower by less than this share explains nothing
+FAULTS = "page faults"
 SHARE = 0.01  # of the steps' time; likewise
 CPUS = 0.02  # of the CPUs that neighbors take; likewise
 # Different in any two launches, and nothing of speed in them.
@@ -46,11 +47,14 @@ class Around:
         differences: weighty ones first.
         explained: share of the base's step by which the weighty quantities would slow it down.
         settings: weighty differences whose effect has no figure (a version, a host, a variable).
+        faults: share of the base's step by which more page faults can slow it down at most. Apart from
+            `explained`: a change of the code may be what makes more of them.
     """
 
     differences: tuple[Difference, ...] = ()
     explained: float = 0.0
     settings: tuple[Difference, ...] = ()
+    faults: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +69,7 @@ class _Quantity:
 def around(sides: Sides) -> Around:
     """What differed between the two sides."""
     differences: list[Difference] = []
-    explained = 0.0
+    explained = faults = 0.0
     pressed_by_others = _pressed_by_others(sides)
     for quantity in _quantities(sides):
         shift = sides.shift(quantity.figure)
@@ -75,9 +79,9 @@ def around(sides: Sides) -> Around:
         if not shift.is_certain or abs(cost) < quantity.least:
             continue
         weighty = cost > 0 and (quantity.what != "pressure" or pressed_by_others)
-        if (
-            weighty and quantity.what != "pressure"
-        ):  # pressure says of what neighbors and throttling are counted for
+        if quantity.what == FAULTS:
+            faults = max(cost, 0.0)
+        elif weighty and quantity.what != "pressure":  # which says of what the others are counted for
             explained += cost
         differences.append(_measured(quantity, shift, weighty))
     settings = _settings(sides)
@@ -86,6 +90,7 @@ def around(sides: Sides) -> Around:
         differences=tuple(sorted(differences, key=lambda difference: not difference.weighty)),
         explained=explained,
         settings=tuple(difference for difference in settings if difference.weighty),
+        faults=faults,
     )
 
 
@@ -142,6 +147,13 @@ def _quantities(sides: Sides) -> Iterable[_Quantity]:
         shown=format_ratio,
         cost=lambda shift: shift.change,
         least=5 * SHARE,
+    )
+    yield _Quantity(
+        what=FAULTS,
+        figure=lambda run: run.surroundings.fault_ratio,
+        shown=format_ratio,
+        cost=lost,
+        least=SHARE,
     )
 
 

@@ -169,7 +169,7 @@ def _first(story: Story) -> str:
 
 def notes(story: Story, sides: Sides, verdicts: Sequence[MetricVerdict]) -> tuple[str, ...]:
     """What else a reader must know: what could not be seen, and where figures come from."""
-    remarks = [_phases_note(sides) if story.direction else "", _code_note(story)]
+    remarks = [_phases_note(sides) if story.direction else "", _code_note(story), _faults_note(story, sides)]
     if (story.layers.moves or story.collectives.moves) and story.slowdown > 1.05:
         remarks.append(words.traced_slower(story.slowdown))
     pace = story.layers.pace
@@ -195,6 +195,15 @@ def _code_note(story: Story) -> str:
         words.noted(move.title, move.note) for move in collectives.moves if move.what in collectives.changed
     ]
     return words.moved_besides(moved) if moved else ""
+
+
+def _faults_note(story: Story, sides: Sides) -> str:
+    """Page faults that can be half of the slow-down."""
+    slower = story.step.change / story.step.base
+    faults = sides.shift(lambda run: run.surroundings.faults_per_step)
+    if story.direction <= 0 or faults is None or story.around.faults < _MOST * slower:
+        return ""
+    return words.more_faults(faults.base, faults.head, story.around.faults, slower)
 
 
 def _phases_note(sides: Sides) -> str:

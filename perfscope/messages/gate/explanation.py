@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from perfscope.messages.lists import counted
 from perfscope.messages.sentences import clause
-from perfscope.units import format_bytes, format_ns, format_ratio
+from perfscope.units import format_bytes, format_count, format_ns, format_ratio
 
 PARTS = {
     "compute": "Computation",
@@ -48,6 +48,7 @@ QUANTITIES = {
     "steal": "CPU steal",
     "neighbours": "CPUs taken by other processes",
     "pressure": "CPU pressure",
+    "page faults": "Page faults' share of the step (at most)",
 }
 SETTINGS = {
     "hosts": "Hosts",
@@ -177,6 +178,15 @@ def check_again(also: str, *, traced: bool) -> str:
 def mind(difference: str) -> str:
     """ " Mind also: ..."; "" for none."""
     return f" Mind also: {difference}" if difference else ""
+
+
+def more_faults(base: float, head: float, share: float, slower: float) -> str:
+    """Minor page faults per step of both sides; what they can cost and the slow-down, shares of the step."""
+    return (
+        f"Page faults per step went from {format_count(round(base))} to {format_count(round(head))}, which "
+        f"can explain up to {format_ratio(min(share, slower))} of the {format_ratio(slower)}. If the code "
+        "does not allocate more, it is the C library's heap: `--pin-heap` keeps it still on both sides."
+    )
 
 
 def traced_slower(ratio: float) -> str:

@@ -69,7 +69,9 @@ NOTHING = Planted()
 
 def made(num: int, seed: int, planted: Planted = NOTHING, around: Surroundings = AROUND) -> list[RunFigures]:
     """Runs of 2 ranks with a step of 30 ms, as noisy as small machines are."""
-    draw = random.Random(f"{seed} {planted} {around}")
+    around_words = msgspec.to_builtins(around)
+    known = {name: value for name, value in around_words.items() if value is not None}  # not unused fields
+    draw = random.Random(f"{seed} {planted} {known}")
     return [_run(draw, f"run{at}", planted, around) for at in range(num)]
 
 
@@ -339,6 +341,30 @@ def test_a_machine_that_differs_is_to_be_looked_at_before_code_is_blamed(what: s
     assert found.surroundings[0].what == what and found.surroundings[0].weighty
     assert "Look at these before blaming code." in found.headline
     assert found.surroundings[0].text.rstrip(".") in found.headline
+
+
+def faulty(own: Surroundings) -> Surroundings:
+    return dataclasses.replace(own, faults_per_step=12_400.0, fault_ratio=0.18)
+
+
+def test_page_faults_that_can_be_the_slowdown_are_named_with_what_holds_the_heap_still() -> None:
+    found = surrounded(faulty, Planted(uniform=1.2))
+    assert not any("--pin-heap" in note for note in found.notes)  # the base did not count them
+    few = dataclasses.replace(AROUND, faults_per_step=12.0, fault_ratio=0.0)
+    head = made(6, 22, Planted(uniform=1.2), faulty(AROUND))
+    found = explain(made(6, 21, around=few), head, verdicts("worse"))
+    (note,) = [note for note in found.notes if "--pin-heap" in note]
+    assert note.startswith("Page faults per step went from 12 to 12,400, which can explain up to ")
+    assert difference(found, "page faults").weighty
+    # More allocations of the changed code make page faults as well: the code is not excused.
+    assert found.cause != "surroundings"
+
+
+def test_few_page_faults_more_explain_no_slowdown() -> None:
+    few = dataclasses.replace(AROUND, faults_per_step=12.0, fault_ratio=0.0)
+    more = dataclasses.replace(AROUND, faults_per_step=900.0, fault_ratio=0.02)
+    found = explain(made(6, 21, around=few), made(6, 22, Planted(uniform=1.2), more), verdicts("worse"))
+    assert not any("--pin-heap" in note for note in found.notes)
 
 
 def test_a_lower_clock_is_told_with_its_figures() -> None:
