@@ -119,10 +119,11 @@ class CheckOptions:
             metric_options=options["metric_options"],
             allow=options["allow"],
         )
-        if options["all_pairs"]:
-            settings = replace(settings, early_stop=False)
-        if options["pin_heap"]:
-            settings = replace(settings, pin_heap=True)
+        settings = replace(
+            settings,
+            early_stop=settings.early_stop and not options["all_pairs"],
+            pin_heap=settings.pin_heap or options["pin_heap"],
+        )
         asked = cls(
             words=argv,
             runs=options["runs"],
@@ -149,8 +150,6 @@ class CheckOptions:
         asked._check()
         asked._refuse_idle(given)
         asked._check_outputs()
-        if settings.pin_heap and asked.words and platform.libc_ver()[0] != "glibc":
-            raise UsageError("--pin-heap is for glibc's malloc, which this Python does not use; leave it out")
         if asked.needs_default_baseline:
             asked = replace(asked, baseline=settings.baseline)
         if asked.words and not asked.has_base and not asked.calibrate:
@@ -190,6 +189,8 @@ class CheckOptions:
             raise UsageError(f"{given[0]} needs a command behind `--`, not runs")
         if self.links and self.base_ref is None:
             raise UsageError("--link only means something with --base-ref")
+        if self.settings.pin_heap and self.words and platform.libc_ver()[0] != "glibc":
+            raise UsageError("--pin-heap is for glibc's malloc, which this Python does not use; leave it out")
 
     def _refuse_idle(self, given: Collection[str]) -> None:
         """Options that would do nothing. Raises UsageError."""

@@ -247,6 +247,7 @@ def test_the_table_of_settings_has_every_key_with_its_default() -> None:
         "most_pairs": f"{['never', 'once', 'twice'][EXTENDED]} `pairs`",
         "threshold": f'"{defaults.metrics["step_p10"].threshold:.0%}"',
         "early_stop": str(defaults.early_stop).lower(),
+        "pin_heap": str(defaults.pin_heap).lower(),
         "allow": str(list(defaults.allow)),
         "metrics": "the table below",
         "baseline": "none",
