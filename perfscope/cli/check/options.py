@@ -29,6 +29,10 @@ _OF_RUNNING = {
     "all_pairs": "--all-pairs",
     "pin_heap": "--pin-heap",
 }
+_AS_GIVEN = (
+    *("runs", "base_ref", "links", "against", "calibrate", "output", "seed", "timeout", "windows"),
+    *("no_trace", "samples_per_step", "sample_interval", "as_json"),
+)
 _OF_VERDICTS = {
     "junit": "--junit",
     "markdown": "--markdown",
@@ -125,25 +129,13 @@ class CheckOptions:
             pin_heap=settings.pin_heap or options["pin_heap"],
         )
         asked = cls(
+            **{name: options[name] for name in _AS_GIVEN},
             words=argv,
-            runs=options["runs"],
             base_words=_split(options["base_cmd"]),
-            base_ref=options["base_ref"],
-            links=options["links"],
-            against=options["against"],
             baseline=options["baseline"],
             baseline_given=options["baseline"] is not None,
-            calibrate=options["calibrate"],
             pairs_given=options["pairs"] is not None,
             history=options["history"] or settings.history,
-            output=options["output"],
-            seed=options["seed"],
-            timeout=options["timeout"],
-            windows=options["windows"],
-            no_trace=options["no_trace"],
-            samples_per_step=options["samples_per_step"],
-            sample_interval=options["sample_interval"],
-            as_json=options["as_json"],
             formats=_formats(options),
             settings=settings,
         )
