@@ -103,20 +103,17 @@ def _quantities(sides: Sides) -> Iterable[_Quantity]:
     def lost(shift: Shift) -> float:
         return shift.change / max(0.05, 1 - shift.head)
 
-    def hertz(value: float) -> str:
-        return format_si(value, "Hz")
-
     yield _Quantity(
         what="clock",
         figure=lambda run: run.surroundings.cpu_hz,
-        shown=hertz,
+        shown=_hertz,
         cost=clock,
         least=CLOCK,
     )
     yield _Quantity(
         what="gpu clock",
         figure=lambda run: run.surroundings.gpu_hz,
-        shown=hertz,
+        shown=_hertz,
         cost=clock,
         least=CLOCK,
     )
@@ -155,6 +152,10 @@ def _quantities(sides: Sides) -> Iterable[_Quantity]:
         cost=lost,
         least=SHARE,
     )
+
+
+def _hertz(value: float) -> str:
+    return format_si(value, "Hz")
 
 
 def _pressed_by_others(sides: Sides) -> bool:
