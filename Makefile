@@ -14,7 +14,7 @@ DOCS_VENV := build/docs-venv
 # What a wheel is made of: one is built, and installed for the tests, where anything of it is newer.
 SOURCES := pyproject.toml README.md $(shell find perfscope -type f -not -path '*/__pycache__/*')
 
-.PHONY: help demo demo-neighbor test test-slow test-sweep check-overhead test-slurm test-frameworks test-vm test-gpu lint types system-packages wheel clean update-golden docs schemes-doc json-doc
+.PHONY: help demo demo-neighbor test test-slow test-sweep check-overhead test-slurm test-frameworks test-vm test-exports test-gpu lint types system-packages wheel clean update-golden docs schemes-doc json-doc
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -116,6 +116,18 @@ test-frameworks: $(FRAMEWORKS_VENV)/ready ## TensorFlow, Keras, JAX, MXNet, MPI 
 	cd $(CHECK) && PATH="$(CURDIR)/$(FRAMEWORKS_VENV)/bin:$$PATH" \
 		PERFSCOPE_MXNET_PYTHON="$(CURDIR)/build/mxnet-venv/bin/python" \
 		python -m pytest -m frameworks --durations 10 tests/frameworks
+
+EXPORTS_VENV := build/exports-venv
+
+$(EXPORTS_VENV)/ready: $(CHECK)
+	$(PYTHON) -m venv --clear $(EXPORTS_VENV)
+	$(EXPORTS_VENV)/bin/python -m pip install $(PIP_FLAGS) \
+		"$$(ls build/dist/perfscope-*.whl)[test,trackers,otf2]"
+	@touch $@
+
+test-exports: $(EXPORTS_VENV)/ready ## exports to MLflow, Weights & Biases and TensorBoard, and OTF2 archives
+	cd $(CHECK) && PATH="$(CURDIR)/$(EXPORTS_VENV)/bin:$$PATH" python -m pytest -ra \
+		tests/unit/cli/test_export_trackers.py tests/unit/reports/test_otf2.py
 
 test-gpu: $(CHECK) ## the tests that need an NVIDIA GPU
 	cd $(CHECK) && PATH="$(CURDIR)/$(TEST_VENV)/bin:$$PATH" python -m pytest -m gpu tests
