@@ -193,11 +193,13 @@ class BenchConfig:
         return converted(values, cls, file=what, spelled=SPELLED, error=BenchError)
 
 
-def evaluation_interval(config: BenchConfig) -> int | None:
-    """Steps from one evaluation to the next; None: there is none."""
+def evaluation_interval(config: BenchConfig, period: int = 1) -> int | None:
+    """Steps from one evaluation to the next, by default a multiple of `period`; None: there is none."""
     if config.evaluate_every is not None:
         return config.evaluate_every
-    return max(1, config.steps // _DEFAULT_EVALUATIONS) if config.target is not None else None
+    if config.target is None:
+        return None
+    return -(-max(1, config.steps // _DEFAULT_EVALUATIONS) // period) * period
 
 
 def parse_scheme(text: str) -> tuple[str, tuple[Modifier, ...]]:

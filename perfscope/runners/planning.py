@@ -55,6 +55,7 @@ def plan(config: BenchConfig, *, writes: bool = True) -> Job:
     job = Job(config=config, mesh=mesh, shape=describe_model(config))
     scheme.check(job)
     _check_norm(job, scheme)
+    _check_noise(job)
     return job
 
 
@@ -87,6 +88,15 @@ def _check_norm(job: Job, scheme: type[Scheme]) -> None:
         f"{job.config.model} normalizes over the samples that a rank takes at once and needs two of them at "
         f"an input of {size}; use a batch of at least {2 * parts}, or an input of at least 33 x 33"
     )
+
+
+def _check_noise(job: Job) -> None:
+    """The estimators hold for gradients that are means over samples; batch statistics make them none."""
+    if job.config.noise_every is not None and any(layer.kind == "norm" for layer in job.shape.layers):
+        raise BenchError(
+            f"--noise-every needs gradients that are means over single samples, but {job.config.model} "
+            f"normalizes over the batch; leave it out, or use a model without batch normalization"
+        )
 
 
 def _check_batch(config: BenchConfig, num_parts: int) -> None:

@@ -89,6 +89,7 @@ class _Notes(LoopReporter):
 
     def step(self, number: int, loss: torch.Tensor | None) -> bool:
         """See LoopReporter."""
+        self._pauses.settle(number + 1)
         self.ends_ns.append(time.monotonic_ns())
         self._losses.append(loss)
         return self._pauses.after(number + 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 from math import exp
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional
 
 from perfscope.analysis.learning import noise_scale
@@ -16,10 +18,12 @@ from perfscope.rundir.scheme_records import NoiseNorms
 from perfscope.runners.config import BenchConfig, BenchError
 from perfscope.runners.data.registry import held_out, open_feed
 from perfscope.runners.learning.evaluation import HeldOutSet
-from perfscope.runners.learning.noise import NoiseMeasurement
+from perfscope.runners.learning.noise import NoiseMeasurement, _gradient
+from perfscope.runners.learning.pauses import Pauses
 from perfscope.runners.models.registry import build_model
 from perfscope.runners.planning import plan
 from perfscope.runners.schemes.local import loss_of
+from perfscope.runners.schemes.registry import find_scheme
 from perfscope.runners.world import Alone, World
 from tests.runners.ranks import run_ranks
 from tests.runners.training import train_here
@@ -170,6 +174,10 @@ def test_the_noise_scale_is_that_of_the_gradients_of_single_samples() -> None:
         ({"target": "loss=0"}, "above 0"),
         ({"target": "perplexity=1"}, "above 1"),
         ({"target": "top5=0.9", "num_classes": 5}, "more than 5 classes"),
+        (
+            {"model": "resnet50", "input_shape": (3, 33, 33)},
+            "--noise-every needs .* resnet50",
+        ),
         ({"scheme": "dp.local_sgd", "num_ranks": 2, "evaluate_every": 6}, "a multiple of 4"),
         ({"scheme": "dp.local_sgd", "num_ranks": 2, "noise_every": 6}, "--noise-every a multiple of 4"),
     ],
@@ -178,6 +186,50 @@ def test_a_target_that_cannot_be_is_one_line(settings: dict[str, Any], words: st
     with pytest.raises(BenchError, match=words) as error:
         plan(replace(BASE, **settings))
     assert "\n" not in str(error.value)
+
+
+def test_the_noise_measurement_leaves_evaluations_as_they_are() -> None:
+    """Its forward passes move the running statistics of a BatchNorm (no such model passes plan())."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(32, 16), nn.BatchNorm1d(16), nn.Linear(16, 8)).double()
+    found = []
+    for every in (None, 8):
+        job = plan(replace(BASE, noise_every=every))
+        scheme = find_scheme("serial")(job, alone())
+        scheme.build(copy.deepcopy(model))
+        pauses = Pauses(scheme, copy.deepcopy(model), open_feed(BASE), alone())
+        pauses.after(8)
+        found.append(pauses.as_json())
+    assert not found[0]["noise"] and found[1]["noise"]
+    assert found[0]["evaluations"] == found[1]["evaluations"]
+
+
+def test_small_batches_are_moved_to_the_device_of_the_weights() -> None:
+    """The meta device takes no tensors of another, and is there on every machine."""
+    model = build_model(BASE)
+    params = list(model.to("meta").parameters())
+    assert _gradient(model, params, open_feed(BASE), 0, 8).device.type == "meta"
+
+
+def test_queued_work_of_a_gpu_ends_before_the_step_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[torch.device] = []
+    monkeypatch.setattr(torch.cuda, "synchronize", waited.append)
+    scheme = find_scheme("serial")(plan(BASE), alone())
+    pauses = Pauses(scheme, build_model(BASE), open_feed(BASE), alone())
+    pauses.settle(4)
+    assert not waited
+    pauses._world = World(Alone(), 0, torch.device("cuda"))
+    for done in range(1, 5):
+        pauses.settle(done)
+    assert waited == [torch.device("cuda")]  # behind step 4, which a pause follows
+
+
+@pytest.mark.parametrize("steps", [3, 20, 100])
+def test_a_target_alone_is_looked_for_at_whole_periods(steps: int) -> None:
+    config = on_two("dp.local_sgd", target="accuracy=0.9", steps=steps, evaluate_every=None, noise_every=None)
+    plan(config)
+    every = find_scheme(config.scheme).evaluation_interval(config)
+    assert every == {3: 4, 20: 4, 100: 8}[steps]
 
 
 def test_a_target_alone_evaluates_often_enough(tmp_path: Path) -> None:

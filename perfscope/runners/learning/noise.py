@@ -13,7 +13,7 @@ from torch import nn
 
 from perfscope.runners import comm
 from perfscope.runners.comm import Group
-from perfscope.runners.schemes.base import Feed
+from perfscope.runners.schemes.base import Batch, Feed
 from perfscope.runners.schemes.local import loss_of
 
 _MOST_PARTS = 8  # small batches that a step's batch is cut into
@@ -32,7 +32,9 @@ class NoiseNorms(NamedTuple):
 
 
 class NoiseMeasurement:
-    """Gradients of several small batches on each rank, at the same weights; samples that no step has used.
+    """Gradients of several small batches on each rank, at the same weights.
+
+    Of synthetic data no step uses their samples; of stored data they are training samples of later epochs.
 
     A small batch is B / k samples, k the largest divisor of B up to 8; there are at least k of them (two for
     k = 1), so that a measurement costs about a step.
@@ -76,8 +78,8 @@ def _gradient(
 ) -> torch.Tensor:
     """(num_params,), float64."""
     model.zero_grad(set_to_none=True)
-    batch = feed.batch(step, 0, parts)
-    loss_of(model, batch).backward()
+    device, batch = params[0].device, feed.batch(step, 0, parts)
+    loss_of(model, Batch(batch.inputs.to(device), batch.targets.to(device))).backward()
     flat = torch.cat([param.grad.double().flatten() for param in params if param.grad is not None])
     model.zero_grad(set_to_none=True)
     return flat

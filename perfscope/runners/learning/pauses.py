@@ -11,7 +11,6 @@ import torch
 from torch import nn
 
 from perfscope.runners import comm
-from perfscope.runners.config import evaluation_interval
 from perfscope.runners.data.synthetic import Synthetic
 from perfscope.runners.learning.evaluation import HeldOutSet
 from perfscope.runners.learning.noise import NoiseMeasurement
@@ -40,7 +39,7 @@ class Pauses:
         config = scheme.config
         self._scheme, self._template, self._world = scheme, template, world
         self._steps = config.steps
-        self._every, self._noise_every = evaluation_interval(config), config.noise_every
+        self._every, self._noise_every = scheme.evaluation_interval(config), config.noise_every
         self._target: Target | None = parse_target(config.target) if config.target else None
         self._samples = HeldOutSet(config, world.device) if self._every and world.rank == 0 else None
         everyone = world.groups(WORLD, [tuple(range(world.size))])
@@ -61,10 +60,14 @@ class Pauses:
         """Held-out loss of the trained model; None where this rank did not evaluate it."""
         return self.evaluations[-1]["loss"] if self.evaluations else None
 
+    def settle(self, done: int) -> None:
+        """Before the end of step `done` is noted: work queued on a GPU is part of it, not of the pause."""
+        if self._world.device.type == "cuda" and any(self._due(done)):
+            torch.cuda.synchronize(self._world.device)
+
     def after(self, done: int) -> bool:
         """`done` steps are over. True: the target is reached, and the training ends here, on every rank."""
-        evaluates = self._every is not None and (done % self._every == 0 or done == self._steps)
-        measures = self._noise_every is not None and done % self._noise_every == 0
+        evaluates, measures = self._due(done)
         if not evaluates and not measures:
             return False
         start = time.monotonic_ns()
@@ -97,13 +100,16 @@ class Pauses:
             "best": self._best,
         }
 
+    def _due(self, done: int) -> tuple[bool, bool]:
+        """Whether the model is evaluated behind that step, and whether its gradient's noise is measured."""
+        evaluates = self._every is not None and (done % self._every == 0 or done == self._steps)
+        return evaluates, self._noise_every is not None and done % self._noise_every == 0
+
     def _measure(self, done: int, *, evaluates: bool, measures: bool) -> bool:
         self._scheme.finish()
         state = self._scheme.full_state()
         if state is not None:
             self._template.load_state_dict(state)
-        if measures:
-            self._measure_noise(done)
         ends = False
         if evaluates and self._samples is not None:
             figures = self._samples.evaluate(self._template)
@@ -112,6 +118,8 @@ class Pauses:
         if self._target is not None and evaluates:
             ends = bool(self._world.peers.agreed(ends))
             self.target_step = done if ends else None
+        if measures:  # last: its forward passes may change what the template keeps beside weights
+            self._measure_noise(done)
         return ends
 
     def _measure_noise(self, done: int) -> None:
@@ -119,7 +127,9 @@ class Pauses:
             return
         for value in self._template.state_dict().values():
             comm.broadcast(value, 0, self._group)
-        with torch.random.fork_rng(devices=[]):  # dropout must not draw from the training's numbers
+        device = self._world.device
+        # dropout must not draw from the training's numbers
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             norms = self._noise.measure(self._template)
         if self._world.rank == 0:
             self.noise.append({"step": done, **norms._asdict()})

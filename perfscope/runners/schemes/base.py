@@ -14,7 +14,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import nn
 
-from perfscope.runners.config import BenchConfig, BenchError
+from perfscope.runners.config import BenchConfig, BenchError, evaluation_interval
 from perfscope.runners.inputs import ALL_INPUTS, InputKind
 from perfscope.runners.job import Job
 from perfscope.runners.mesh import Mesh
@@ -154,6 +154,11 @@ class Scheme(ABC):
     def check(cls, job: Job) -> None:
         """Raises BenchError for what only this scheme forbids: a layer that does not divide, say."""
         del job
+
+    @classmethod
+    def evaluation_interval(cls, config: BenchConfig) -> int | None:
+        """Steps from one evaluation to the next, at which there is one model; None: there is none."""
+        return evaluation_interval(config)
 
     @classmethod
     @abstractmethod

@@ -51,7 +51,7 @@ class LocalSGD(Replicas):
         """See Scheme."""
         period = period_of(job.config)
         for option, every in (
-            ("evaluate-every", evaluation_interval(job.config)),
+            ("evaluate-every", job.config.evaluate_every),
             ("noise-every", job.config.noise_every),
         ):
             if every is not None and every % period:
@@ -59,6 +59,11 @@ class LocalSGD(Replicas):
                     f"{cls.name} averages its replicas every {period} steps, and between there is no one "
                     f"model; make --{option} a multiple of {period}"
                 )
+
+    @classmethod
+    def evaluation_interval(cls, config: BenchConfig) -> int | None:
+        """See Scheme."""
+        return evaluation_interval(config, period_of(config))
 
     def build(self, model: nn.Sequential) -> None:
         """See Scheme."""
