@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import stat
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,7 +20,7 @@ from perfscope.messages.lists import counted
 from perfscope.reports.dashboard.records import INDEX_VERSION, SiteIndex, SiteRun, SiteStudy
 from perfscope.rundir import layout
 from perfscope.rundir.files import replacing
-from perfscope.rundir.opening import read_bounded
+from perfscope.rundir.opening import read_bounded, reason_of
 from perfscope.rundir.publish import Publisher
 from perfscope.rundir.redact import redact_argv, redact_labels
 
@@ -28,14 +29,20 @@ REPORT_HTML, STUDY_JSON = "report.html", "study.json"
 STUDY_PAGES = ("compare.html", "study.html", REPORT_HTML)
 LINK, COPY, NONE = "link", "copy", "none"
 _COMMIT = re.compile(r"[0-9a-f]{4,64}")  # no secret, although it looks random
+_COPY = re.compile(rf"{REPORTS}/[0-9a-f]{{16}}\.html")
 
 
 class _Run(msgspec.Struct):
-    state: str = ""
+    status: str = ""
 
 
 class _Cell(msgspec.Struct):
     runs: list[_Run] = msgspec.field(default_factory=list)
+    wanted: bool = True  # False: the sweep file no longer asks for it
+
+
+class _Kind(msgspec.Struct):
+    kind: str = ""
 
 
 class _Study(msgspec.Struct):
@@ -60,13 +67,10 @@ class Site:
         self._publisher = Publisher(keep_users=keep_users)
         self.num_read = 0
         self.num_unlinked = 0  # reports that are there and are not linked: the link would show a path
+        self.uncopied: list[str] = []  # reports that could not be copied, each with the reason
 
     def index(self, progress: Callable[[int, int], None]) -> SiteIndex:
-        """Every run and study; those of the site's index whose files did not change are taken from there.
-
-        Raises:
-            OSError: a report cannot be copied.
-        """
+        """Every run and study; those of the site's index whose files did not change are taken from there."""
         runs, studies = _found(self._folder, self._site)
         self._publisher.learn(self._folder, (str(self._folder), str(self._site)))
         for path in runs:  # before any text is published: a name may be in several runs
@@ -85,25 +89,33 @@ class Site:
         )
 
     def write(self, index: SiteIndex, page: str) -> None:
-        """Writes index.json and index.html; copies of reports that no run of the index has are deleted."""
+        """Writes index.json and index.html, and deletes the copies that only the index before this one had.
+
+        Other files in the folder of copies stay: they may be the user's.
+        """
+        before = _addresses(self._written() or SiteIndex())
         content = msgspec.json.format(msgspec.json.encode(index), indent=1) + b"\n"
         with replacing(self._site / INDEX_JSON) as file:
             file.write(content)
         with replacing(self._site / "index.html") as file:
             file.write(page.encode("utf-8", "replace"))
-        used = {run.report for run in index.runs} | {study.report for study in index.studies}
-        for copy in (self._site / REPORTS).glob("*.html"):
-            if f"{REPORTS}/{copy.name}" not in used and len(copy.stem) == 16:
-                copy.unlink()
+        for address in before - _addresses(index):
+            if _COPY.fullmatch(address):
+                (self._site / address).unlink(missing_ok=True)
 
     def _known(self) -> SiteIndex:
         """The index that is there; an empty one where it cannot be used."""
-        try:
-            known = msgspec.json.decode(read_bounded(self._site / INDEX_JSON), type=SiteIndex)
-        except (OSError, ValueError, UnreadableFileError):
+        known = self._written()
+        if known is None or known.schema_version != INDEX_VERSION or known.perfscope_version != __version__:
             return SiteIndex()
-        fits = known.schema_version == INDEX_VERSION and known.perfscope_version == __version__
-        return known if fits and known.settings == self._settings else SiteIndex()
+        return known if known.settings == self._settings else SiteIndex()
+
+    def _written(self) -> SiteIndex | None:
+        """The index that is there, of any version and settings; None where it cannot be read."""
+        try:
+            return msgspec.json.decode(read_bounded(self._site / INDEX_JSON), type=SiteIndex)
+        except (OSError, ValueError, UnreadableFileError):
+            return None
 
     def _run(self, path: Path, known: dict[str, SiteRun]) -> SiteRun:
         mark = _mark(self._folder, path, self._publisher.users)
@@ -113,12 +125,11 @@ class Site:
         self.num_read += 1
         run = listed_run(path)
         clean = self._publisher
-        command = " ".join(redact_argv(run.command))
         labels = redact_labels(run.labels)
         return SiteRun(
             mark=mark,
             path=clean.text(path.relative_to(self._folder).as_posix()),
-            name=clean.text(run.name),
+            name=clean.argument(run.name),
             started_unix_ns=run.started_unix_ns,
             state=run.state,
             ranks=run.ranks,
@@ -126,8 +137,8 @@ class Site:
             step_ns=run.step_ns,
             samples_per_s=run.samples_per_s,
             verdict=clean.text(run.verdict),
-            command=clean.text(command),
-            labels=tuple(sorted(clean.text(f"{key}={value}") for key, value in labels.items())),
+            command=clean.command(redact_argv(run.command)),
+            labels=tuple(sorted(clean.argument(f"{key}={value}") for key, value in labels.items())),
             commit=run.commit if _COMMIT.fullmatch(run.commit) else clean.text(run.commit),
             hosts=tuple(map(clean.text, run.hosts)),
             machine=clean.text(_machine(run)),
@@ -142,11 +153,11 @@ class Site:
             study = msgspec.json.decode(read_bounded(path / STUDY_JSON), type=_Study)
         except (OSError, ValueError, UnreadableFileError):
             return SiteStudy(path=name, title="", done=0, total=0)
-        runs = [run for cell in study.cells for run in cell.runs]
+        runs = [run for cell in study.cells if cell.wanted for run in cell.runs]
         return SiteStudy(
             path=name,
             title=clean.text(study.title),
-            done=sum(run.state == "done" for run in runs),
+            done=sum(run.status == "done" for run in runs),
             total=len(runs),
             report=self._report(path, STUDY_PAGES),
         )
@@ -157,22 +168,30 @@ class Site:
         if there is None or self._reports == NONE:
             return ""
         if self._reports == COPY:
-            return self._copied(there)
+            try:
+                return self._copied(there)
+            except UnreadableFileError as error:
+                self.uncopied.append(str(error))
+            except OSError as error:
+                self.uncopied.append(f"{there}: {reason_of(error)}")
+            return ""
         inside = there.is_relative_to(self._site.parent) or self._site.is_relative_to(self._folder)
         relative = Path(os.path.relpath(there, self._site)).as_posix()
-        address = quote(relative)
-        if inside and self._publisher.shows(relative):
+        address = quote(os.fsencode(relative))  # a name may be any bytes
+        if inside and self._publisher.shows(re.sub(r"^(?:\.\./)+", "", relative)):
             return address if address.startswith(".") else f"./{address}"
         self.num_unlinked += 1
         return ""
 
     def _copied(self, there: Path) -> str:
-        name = hashlib.sha256(there.relative_to(self._folder).as_posix().encode()).hexdigest()[:16]
+        name = hashlib.sha256(os.fsencode(there.relative_to(self._folder))).hexdigest()[:16]
         copy = self._site / REPORTS / f"{name}.html"
         copy.parent.mkdir(parents=True, exist_ok=True)
-        if not copy.is_file() or copy.stat().st_mtime < there.stat().st_mtime:
+        if _state_of(copy) != _state_of(there):
+            modified = there.stat().st_mtime_ns
             with replacing(copy) as file:
                 file.write(read_bounded(there))
+            os.utime(copy, ns=(modified, modified))  # tells later whether the report is another one
         return f"{REPORTS}/{copy.name}"
 
 
@@ -180,7 +199,8 @@ def check_site(site: Path) -> None:
     """Makes the folder of a site.
 
     Raises:
-        PerfscopeError: it is no folder, or has an index.html of someone else.
+        PerfscopeError: it is no folder, has an index.html or index.json of someone else, or its folder of
+            copies is a link.
     """
     try:
         site.mkdir(parents=True, exist_ok=True)
@@ -191,6 +211,30 @@ def check_site(site: Path) -> None:
         raise PerfscopeError(
             f"{site}/index.html is not a page of perfscope: name another folder with --output"
         )
+    if not _may_replace(site / INDEX_JSON, has_page=page is not None):
+        raise PerfscopeError(
+            f"{site}/{INDEX_JSON} is not the index of a dashboard: name another folder with --output"
+        )
+    copies = site / REPORTS
+    if copies.is_symlink() or (copies.exists() and not copies.is_dir()):
+        raise PerfscopeError(f"{copies} is not a directory: name another folder with --output")
+
+
+def _may_replace(index: Path, *, has_page: bool) -> bool:
+    """Whether an index.json is a dashboard's, or a damaged file beside a dashboard's page."""
+    try:
+        return msgspec.json.decode(read_bounded(index), type=_Kind).kind == SiteIndex().kind
+    except FileNotFoundError:
+        return True
+    except (msgspec.ValidationError, OSError, UnreadableFileError):
+        return False
+    except ValueError:  # no JSON
+        return has_page
+
+
+def _addresses(index: SiteIndex) -> set[str]:
+    """Of all reports of an index."""
+    return {run.report for run in index.runs} | {study.report for study in index.studies}
 
 
 def _found(folder: Path, site: Path) -> tuple[list[Path], list[Path]]:
@@ -255,7 +299,10 @@ def _names(folder: Path) -> list[str]:
 
 
 def _is_file(path: Path) -> bool:
-    return path.is_file() and not path.is_symlink()
+    try:
+        return stat.S_ISREG(path.lstat().st_mode)
+    except OSError:
+        return False
 
 
 def _machine(run: ListedRun) -> str:

@@ -59,6 +59,7 @@ def command(
     """
     from perfscope.api.site import Site, check_site
     from perfscope.cli.progress_bar import counting
+    from perfscope.messages.lists import counted
     from perfscope.reports.dashboard.build import build_dashboard
     from perfscope.reports.html import render_html
 
@@ -73,6 +74,12 @@ def command(
         click.echo(
             f"perfscope: {site.num_unlinked} reports are not linked, because the links would show paths or "
             "users' names; --reports copy copies them, --show-users allows the links",
+            err=True,
+        )
+    if site.uncopied:
+        click.echo(
+            f"perfscope: {counted(len(site.uncopied), 'report')} could not be copied; the first: "
+            f"{site.uncopied[0]}",
             err=True,
         )
     click.echo(

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
-from perfscope.gate.changepoints import Search, search
+from perfscope.gate.changepoints import ChangePoint, Search, search
 from perfscope.gate.trend import SESSION_GAP_NS
 
 FEWEST_RUNS = 2  # of a series
@@ -56,9 +56,34 @@ class RunSeries(Struct, frozen=True, kw_only=True, eq=False):
 
     @property
     def is_slower(self) -> bool:
-        """Whether the newest level of the step is above the one before it, by more than THRESHOLD."""
+        """Whether the newest level of the step is above the lowest earlier one, by more than THRESHOLD."""
         changes = self.of_steps.changes
-        return bool(changes) and changes[-1].after > changes[-1].before * (1 + THRESHOLD)
+        return bool(changes) and _is_above(changes[-1].after, min(change.before for change in changes))
+
+    @property
+    def largest_rise(self) -> ChangePoint | None:
+        """Of a slower series, the change that raised the step most; None where it is not slower.
+
+        A rise that was undone later counts only where no other one lasted.
+        """
+        if not self.is_slower:
+            return None
+        changes = self.of_steps.changes
+        lasting = [
+            change
+            for number, change in enumerate(changes)
+            if _is_above(min(later.after for later in changes[number:]), change.before)
+        ]
+        lowest = min(range(len(changes)), key=lambda number: changes[number].before)
+        return max(lasting or changes[lowest:], key=_relative)
+
+
+def _is_above(level: float, earlier: float) -> bool:
+    return level > earlier * (1 + THRESHOLD)
+
+
+def _relative(change: ChangePoint) -> float:
+    return math.inf if change.change is None else change.change
 
 
 def series_of(runs: Iterable[SeriesRun]) -> tuple[RunSeries, ...]:

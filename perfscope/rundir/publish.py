@@ -10,10 +10,14 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from perfscope.rundir.redact import redact_text
+from perfscope.rundir.redact import as_utf8, redact_text
 
 USER = "USER"  # in place of a user's name
-_PATH = re.compile(r"(?<![\w.~/])(?:/|~[\w.-]*/)[^\s'\"=,;:()<>|]*")
+_BEGIN = r"(?:/|~[\w.-]*/|\.\./)"  # of a path that leads out of the working directory
+_PATH = re.compile(rf"(?:(?<![\w.~/])|(?<=\s-[A-Za-z])){_BEGIN}[^\s'\"=,;:()<>|]*")
+# An argument that is a path, or has one behind `=` or `-X`: all of the rest, spaces and `=` too.
+_ARGUMENT = re.compile(rf"(?:-[A-Za-z]|.*?=)?(?={_BEGIN})", re.DOTALL)
+_NEXT = re.compile(rf"(?<=[,;:])(?={_BEGIN})")  # in a list of paths
 _OWNER = re.compile(r"/(?:home|Users)/([^\s/'\"\\]+)")
 _NO_PERSON = frozenset(("root", "user", "nobody", "runner", "ubuntu"))
 
@@ -53,9 +57,24 @@ class Publisher:
             )
         return safe
 
+    def argument(self, text: str) -> str:
+        """`text` of one argument, label or name; a path in it may have spaces."""
+        return self.text(self._without_folders(text))
+
+    def command(self, argv: Iterable[str]) -> str:
+        """A command line, its arguments separated by spaces: `-o/srv/x/out` -> `-o…/out`."""
+        return self.text(" ".join(map(self._without_folders, argv)))
+
     def shows(self, text: str) -> bool:
-        """Whether `text` may be published as it is."""
-        return self.text(text) == text
+        """Whether `text` may be published as it is; bytes that are not UTF-8 show nothing."""
+        return self.text(text) == as_utf8(text)
+
+    def _without_folders(self, argument: str) -> str:
+        match = None if self._keep else _ARGUMENT.match(argument)
+        if match is None:
+            return argument
+        paths = _NEXT.split(argument[match.end() :])
+        return match[0] + "".join(_short(path) for path in paths)
 
 
 def own_user() -> str:
@@ -67,7 +86,10 @@ def own_user() -> str:
 
 
 def _last_part(match: re.Match[str]) -> str:
-    path = match.group()
+    return _short(match.group())
+
+
+def _short(path: str) -> str:
     parts = [part for part in path.split("/") if part]
     # A folder of a single name, such as /data, says nothing of a person.
     if len(parts) < 2 and not path.startswith("~"):

@@ -110,24 +110,24 @@ def redact_argv(argv: Iterable[str]) -> list[str]:
     `\\xNN`; an argument longer than `MAX_ARGUMENT` characters is cut and says so.
     """
     line = _Line()
-    return [line.argument(_as_utf8(word)) for word in argv]
+    return [line.argument(as_utf8(word)) for word in argv]
 
 
 def plain_argv(argv: Iterable[str]) -> list[str]:
     """A command line as it is (`--keep-command-line`), as valid UTF-8, long arguments cut."""
-    return [_cut(word, word) for word in map(_as_utf8, argv)]
+    return [_cut(word, word) for word in map(as_utf8, argv)]
 
 
 def redact_text(text: str) -> str:
     """`text` with everything that looks like a secret replaced, and cut to `MAX_ARGUMENT` characters."""
-    text = _as_utf8(text)
+    text = as_utf8(text)
     return _cut(_words(PRIVATE_KEY.sub(HIDDEN, text[:_MAX_SCANNED]), 0), text)
 
 
 def redact_labels(labels: Mapping[str, str]) -> dict[str, str]:
     """Labels or settings that may be stored; the value of `password=...` is hidden for its name."""
     return {
-        redact_text(key): HIDDEN if hides(key, _as_utf8(value)) else redact_text(value)
+        redact_text(key): HIDDEN if hides(key, as_utf8(value)) else redact_text(value)
         for key, value in labels.items()
     }
 
@@ -339,7 +339,7 @@ def _cut(kept: str, text: str) -> str:
     return kept
 
 
-def _as_utf8(text: str) -> str:
+def as_utf8(text: str) -> str:
     """Text without lone surrogates: undecodable argv bytes as `\\xNN`."""
     try:
         return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")

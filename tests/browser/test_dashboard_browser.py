@@ -12,6 +12,8 @@ from tests.support.site_runs import write_many
 
 pytest.importorskip("selenium", reason="the browser tests drive Chromium through selenium")
 
+from selenium.webdriver import Keys
+
 from tests.support.browser import Browser, browser, pytestmark
 
 __all__ = ["browser", "pytestmark"]
@@ -57,6 +59,18 @@ def test_choices_narrow_the_runs_together(browser: Browser, page: Path) -> None:
     field = browser.find('[data-filter="runs-table"]')
     field.send_keys("EPYC m3 not there")
     assert shown(browser) == []
+
+
+def test_the_search_shows_a_row_that_a_choice_hides(browser: Browser, page: Path) -> None:
+    browser.open(page)
+    choose(browser, "Label", "model=m1")
+    choose(browser, "State", "finished")
+    browser.find("#find").send_keys("run-0002", Keys.ENTER)
+    row = "document.querySelector('tr.found')"
+    assert "run-0002" in browser.js(f"return {row}.textContent")
+    assert browser.js(f"return !{row}.hidden")
+    chosen = "[...document.querySelectorAll('[data-facet=runs-table]')].map(list => list.value).join('')"
+    assert browser.js(f"return {chosen}") == "finished"  # it fits the row
 
 
 def test_hosts_that_a_cell_has_no_place_for_are_found(browser: Browser, page: Path) -> None:

@@ -118,6 +118,11 @@ function rowEntries(table, title, timeline) {
 }
 
 function revealRow(table, row) {
+  document.querySelectorAll(`[data-facet="${table.dataset.table}"]`).forEach((list, index) => {
+    if (!list.value || JSON.parse(row.dataset.facets)[index].includes(list.value)) return;
+    list.value = "";
+    list.dispatchEvent(new Event("change"));
+  });
   const filter = document.querySelector(`[data-filter="${table.dataset.table}"]`);
   if (row.hidden && filter && filter.value) {
     filter.value = "";

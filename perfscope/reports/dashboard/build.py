@@ -64,7 +64,7 @@ def _verdict(index: SiteIndex, all_series: Sequence[RunSeries]) -> Verdict:
     slower = [series for series in all_series if series.is_slower]
     if slower:
         first = slower[0]
-        step = change_of(first.of_steps.changes[-1], first, "step")
+        step = change_of(first.largest_rise or first.of_steps.changes[-1], first, "step")
         return Verdict(
             headline=f"Steps became longer in {len(slower):,} of {len(all_series):,} series.",
             detail=f"The first of them: {visible(trend_title(first), _TEXT)}, {step}.",

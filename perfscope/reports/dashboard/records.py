@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 from msgspec import Struct
 
-INDEX_VERSION = 1
+INDEX_VERSION = 2
 
 
 class SiteRun(Struct, frozen=True, kw_only=True):

@@ -8,12 +8,15 @@ import tarfile
 import time
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote_to_bytes
 
 import pytest
 from click.testing import CliRunner, Result
 
 from perfscope.cli.main import cli
 from perfscope.errors import PerfscopeError
+from perfscope.rundir import opening
+from perfscope.runners.sweep.state import DONE, FAILED, CellState, Run, Study, save_study
 from tests.support.site_runs import index_of, write_many, write_run
 
 GPU_RUNS = Path(__file__).parents[2] / "data" / "gpu_runs"
@@ -166,14 +169,103 @@ def test_links_are_not_followed(tmp_path: Path) -> None:
 def test_studies_are_listed_with_their_runs(tmp_path: Path) -> None:
     study = tmp_path / "runs" / "sweep"
     write_run(study / "runs", "a-r0", day=0)
-    cells = [{"name": "a", "runs": [{"state": "done"}, {"state": "failed"}]}]
-    (study / "study.json").write_text(json.dumps({"title": "Two schemes", "cells": cells}))
+    cells = [
+        CellState(
+            name=name,
+            scheme="ddp",
+            settings={},
+            cluster=None,
+            digest="",
+            runs=[Run(repeat=1, path=f"runs/{name}-r1", status=DONE), Run(repeat=2, path="", status=FAILED)],
+            wanted=name == "a",
+        )
+        for name in ("a", "no-longer-in-the-sweep-file")
+    ]
+    save_study(Study(title="Two schemes", machine={}, repeats=2, seed=0, cells=cells), study)
     made(tmp_path / "runs", tmp_path / "site")
     assert index_of(tmp_path / "site")["studies"] == [
         {"path": "sweep", "title": "Two schemes", "done": 1, "total": 2, "report": ""}
     ]
     assert list(runs_of(tmp_path / "site")) == ["sweep/runs/a-r0"]
     assert "Two schemes" in page_of(tmp_path / "site")
+
+
+def test_files_that_a_dashboard_did_not_write_are_kept(tmp_path: Path) -> None:
+    write_run(tmp_path / "runs", "one", day=0).write("report.html", "<title>first</title>")
+    site = tmp_path / "site"
+    made(tmp_path / "runs", site, "--reports", "copy")
+    copy = site / runs_of(site)["one"]["report"]
+    own = [site / "reports" / name for name in ("quarterly-2026-q3.html", "0123456789abcdef.html")]
+    for file in own:
+        file.write_text("mine")
+    made(tmp_path / "runs", site, "--reports", "none")
+    assert not copy.exists()
+    assert [file.read_text() for file in own] == ["mine", "mine"]
+
+
+@pytest.mark.parametrize("text", ['{"kind": "search"}', '[{"url": "a.html"}]', "no JSON"])
+def test_an_index_of_something_else_is_not_replaced(tmp_path: Path, text: str) -> None:
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "index.json").write_text(text)
+    with pytest.raises(PerfscopeError, match="is not the index of a dashboard"):
+        made(tmp_path / "runs", tmp_path)
+    assert (tmp_path / "index.json").read_text() == text
+
+
+def test_copies_are_not_written_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    write_run(tmp_path / "runs", "one", day=0).write("report.html", "<title>first</title>")
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "reports").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(PerfscopeError, match="reports is not a directory"):
+        made(tmp_path / "runs", tmp_path / "site", "--reports", "copy")
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+@pytest.mark.parametrize("reports", ["link", "copy"])
+def test_names_that_are_not_utf8_are_published_as_escapes(tmp_path: Path, reports: str) -> None:
+    name = os.fsdecode(b"caf\xe9")
+    write_run(tmp_path / "runs", name, day=0).write("report.html", "<title>first</title>")
+    made(tmp_path / "runs", tmp_path / "site", "--reports", reports)
+    (run,) = runs_of(tmp_path / "site").values()
+    assert run["path"] == "caf\\xe9" and "caf\\xe9" in page_of(tmp_path / "site")
+    report = tmp_path / "site" / os.fsdecode(unquote_to_bytes(run["report"]))
+    assert report.read_text() == "<title>first</title>"
+
+
+def test_a_report_that_cannot_be_copied_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(opening.read_bounded, "__defaults__", (20_000,))
+    for name, size in (("small", 10), ("large", 20_001)):
+        write_run(tmp_path / "runs", name, day=0).write("report.html", "x" * size)
+    result = made(tmp_path / "runs", tmp_path / "site", "--reports", "copy")
+    assert "1 report could not be copied; the first:" in result.stderr
+    assert "large/report.html" in result.stderr and "20,001 bytes" in result.stderr
+    found = runs_of(tmp_path / "site")
+    assert found["large"]["report"] == "" and (tmp_path / "site" / found["small"]["report"]).is_file()
+
+
+def test_an_older_report_replaces_its_copy(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "runs", "one", day=0)
+    run.write("report.html", "<title>first</title>")
+    made(tmp_path / "runs", tmp_path / "site", "--reports", "copy")
+    run.write("report.html", "<title>restored</title>")
+    os.utime(run.path / "report.html", (1_000_000_000, 1_000_000_000))
+    made(tmp_path / "runs", tmp_path / "site", "--reports", "copy")
+    copy = tmp_path / "site" / runs_of(tmp_path / "site")["one"]["report"]
+    assert copy.read_text() == "<title>restored</title>"
+
+
+def test_folders_of_arguments_and_labels_are_not_published(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "runs", "one", day=0)
+    document = json.loads((run.path / "run.json").read_text())
+    document["command"] = ["/scratch/My Acme/secret/x.py", "-o/scratch/acme/out", "--steps=3"]
+    document["labels"] = {"data": "/scratch/My Acme/set.bin"}
+    run.write("run.json", document)
+    made(tmp_path / "runs", tmp_path / "site")
+    assert runs_of(tmp_path / "site")["one"]["command"] == "…/x.py -o…/out --steps=3"
+    assert runs_of(tmp_path / "site")["one"]["labels"] == ["data=…/set.bin"]
+    for text in (page_of(tmp_path / "site"), (tmp_path / "site" / "index.json").read_text()):
+        assert "acme" not in text.lower()
 
 
 def test_an_empty_folder_says_how_to_record(tmp_path: Path) -> None:
