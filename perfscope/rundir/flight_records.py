@@ -46,14 +46,8 @@ class FlightGroup(WholeLists, frozen=True):
 
 
 class FlightDump(Record, frozen=True):
-    """A rank's dump.
-
-    Attributes:
-        last: its latest call in any group; None: it made none.
-        begins_later: the recorder was full, and its first calls are not there any more.
-    """
+    """A rank's dump. `last`: its latest call in any group; None: it made none."""
 
     version: str = ""
     groups: tuple[FlightGroup, ...] = ()
     last: FlightCall | None = None
-    begins_later: bool = False

@@ -14,6 +14,7 @@ from perfscope.rundir.typed import Count, Figure, Nanoseconds, Record, Size, Who
 
 _Bytes = Annotated[float, msgspec.Meta(ge=0, le=1e30)]
 _Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
+_HELD_OUT = 2048  # samples kept by default, as by versions that did not record it
 _Loss = Annotated[float, msgspec.Meta(ge=-1e290, le=1e290)]
 
 
@@ -87,6 +88,8 @@ class SchemeRecord(WholeLists, frozen=True):
         mesh: ranks along each axis.
         batch: samples of a step over all ranks; `group_batch` of one of the groups that share the weights.
         effective_batch: samples behind one update.
+        data, data_id: "synthetic" or "local", and a short digest of the place of local data.
+        held_out, moving_rate, dropout: None where an earlier version did not record them.
         steps: that were asked for; a target may end the run before.
         price_per_hour: of all its machines together.
         equals_serial: the weights are those of serial training; else `criterion` says what they are.
@@ -118,6 +121,12 @@ class SchemeRecord(WholeLists, frozen=True):
     weight_decay: Figure | None = None
     clip_norm: Figure | None = None
     label_noise: Figure | None = None
+    data: str | None = None
+    data_id: str | None = None
+    held_out: Count | None = None
+    evaluate_every: Count | None = None
+    moving_rate: Figure | None = None
+    dropout: Figure | None = None
     target: str | None = None
     price_per_hour: Figure | None = None
     equals_serial: bool = False
@@ -147,8 +156,28 @@ class SchemeRecord(WholeLists, frozen=True):
             ("schedule", self.schedule if self.schedule != "constant" else None),
             ("rate", rate.value if rate is not None else None),
             *((name, getattr(self, name)) for name in ("warmup", "momentum", "weight_decay")),
-            *((name, getattr(self, name)) for name in ("clip_norm", "label_noise")),
+            *((name, getattr(self, name)) for name in ("clip_norm", "moving_rate", "dropout")),
+            ("steps", self.steps if self.target or self.schedule not in (None, "constant") else None),
+            *((name, getattr(self, name)) for name in ("target", "evaluate_every")),
+            ("held_out", self.held_out if self.held_out != _HELD_OUT else None),
+            *self.task,
         )
+
+    @property
+    def task(self) -> tuple[tuple[str, object], ...]:
+        """What is learned beside the model's input, as (name, value); defaults have none."""
+        return (
+            ("classes", self.num_classes),
+            ("data", self.data_id or (self.data if self.data != "synthetic" else None)),
+            ("label_noise", self.label_noise),
+        )
+
+    @property
+    def rate_law(self) -> str:
+        """The rule of the learning rate and its factor: the same for batches whose rates follow one rule."""
+        rate = self.learning_rate or LearningRate()
+        scale = {"linear": self.effective_batch, "sqrt": self.effective_batch**0.5}.get(rate.rule or "", 1)
+        return f"{rate.rule} {(rate.value or 0) / (scale or 1):.6g}"
 
     @property
     def parallelism(self) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from perfscope.runners.config import BenchConfig
-from perfscope.runners.data.registry import input_workers
+from perfscope.runners.data.registry import data_id, input_workers, label_noise
 from perfscope.runners.job import Job
 from perfscope.runners.models.registry import find_model
 from perfscope.runners.schemes.base import UPDATE_SETTINGS
@@ -19,7 +19,7 @@ from perfscope.vocabulary.links import LinkClass
 from perfscope.volumes import backend_factor, edges_from
 
 _AS_ASKED = (
-    *("momentum", "seed", "label_noise", "steps", "period"),
+    *("momentum", "seed", "steps", "period", "held_out", "moving_rate", "dropout"),
     *("target", "evaluate_every", "noise_every", "price_per_hour"),
 )
 _MAX_LISTED, _MAX_CALLS = 4096, 1 << 16  # groups and ranks, and calls of them; run.json is read whole
@@ -150,6 +150,8 @@ def identity(
         "num_classes": config.num_classes,
         "dtype": config.dtype,
         "data": "synthetic" if config.data == "synthetic" else "local",
+        "data_id": data_id(config),
+        "label_noise": label_noise(config),
         "input_workers": input_workers(config),
         "batch": config.batch,
         "group_batch": config.batch // max(scheme.num_parts(job.mesh), 1),

@@ -40,6 +40,7 @@ from perfscope.vocabulary.traffic import ScalesWith
 SEPARATOR = " · "  # between the facts of a repeat key
 REPEAT = "repeat"  # the label that numbers repeats
 GROWN = 10.0  # a last loss that many times the first has diverged, as `perfscope bench` has it
+_SYNCHRONOUS = ("synchronous", "none")  # none: one process
 _CLUSTER = re.compile(r"@(\d+(?:\.\d+)?)([kmg])bit", re.IGNORECASE)
 _BIT = {"k": 1e3, "m": 1e6, "g": 1e9}
 
@@ -94,13 +95,16 @@ def _study_run(entry: RunEntry, label: str, model_of_run: Model, model: str) -> 
     memory = _memory(entry.bench_records) or _memory_of_ranks(entry.metas)
     framework, version = _framework(entry)
     machine, facts = analysis.machine, _machine(entry)
+    setting = _facts(entry, model, facts, world, batch)
     disturbances = machine.disturbances if machine else ()
     speed = analysis.throughput_samples_per_s
     run = StudyRun(
         label=label,
         name=entry.name,
         group="",
-        repeat_key=_repeat_key(entry, model, facts, world, batch),
+        repeat_key=SEPARATOR.join(words for _, words in setting),
+        batchless_key=_batchless_key(scheme, setting),
+        task=", ".join(f"{name} {value}" for name, value in scheme.task if value),
         repeat=1,
         world_size=world,
         num_hosts=len(hosts) or None,
@@ -249,30 +253,38 @@ def _num_steps(analysis: RunAnalysis) -> int | None:
     return recorded or (analysis.bench.num_steps if analysis.bench else 0) or None
 
 
-def _repeat_key(
+def _facts(
     entry: RunEntry, model: str, machine: MachineFacts, world: int | None, batch: int | None
-) -> str:
-    """Everything that must be the same for two runs to be repeats of one setting.
+) -> list[tuple[str, str]]:
+    """Everything that must be the same for two runs to be repeats of one setting, as (name, words).
 
     Labels are the user's own way of telling settings apart, so that they count, too, REPEAT excepted.
     """
     run, bench = entry.analysis.run, entry.analysis.bench
     facts = [
-        bench.scheme if bench else "",
-        bench.mesh if bench else "",
-        model,
-        f"{world} ranks",
-        f"batch {batch}",
-        f"{_threads(entry)} threads",
-        run.options.cluster or "",
-        machine.text,
-        *(f"{name}={value}" for name, value in sorted(run.labels.items()) if name != REPEAT),
+        ("scheme", bench.scheme if bench else ""),
+        ("mesh", bench.mesh if bench else ""),
+        ("model", model),
+        ("ranks", f"{world} ranks"),
+        ("batch", f"batch {batch}"),
+        ("threads", f"{_threads(entry)} threads"),
+        ("cluster", run.options.cluster or ""),
+        ("machine", machine.text),
+        *(("label", f"{name}={value}") for name, value in sorted(run.labels.items()) if name != REPEAT),
     ]
     if bench is not None:
         scheme = run.scheme or SchemeRecord()
-        facts += map(str, (scheme.period, scheme.bind, scheme.dtype, scheme.backend))
-        facts += [f"{name} {value}" for name, value in scheme.update if value]
-    return SEPARATOR.join(facts)
+        facts += [(name, str(getattr(scheme, name))) for name in ("period", "bind", "dtype", "backend")]
+        facts += [(name, f"{name} {value}") for name, value in scheme.update if value]
+    return facts
+
+
+def _batchless_key(scheme: SchemeRecord, facts: Sequence[tuple[str, str]]) -> str:
+    """The facts but the batch, what follows from it, and labels; "" where updates are not synchronous."""
+    if (scheme.axes or {}).get("synchrony") not in _SYNCHRONOUS:
+        return ""
+    kept = [words for name, words in facts if name not in ("batch", "label", "rate")]
+    return SEPARATOR.join([*kept, scheme.rate_law])
 
 
 def _composition(analysis: RunAnalysis) -> tuple[Composition | None, Missing | None]:

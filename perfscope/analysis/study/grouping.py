@@ -12,7 +12,7 @@ from perfscope.messages.study import ranks
 
 WORLD_SIZE, SCHEME, FRAMEWORK, LABEL = "world_size", "scheme", "framework", "label:"
 _OPTION, _VARIABLE = "option:", "env:"
-BATCH, DTYPE, MODEL, MACHINE = "batch", "dtype", "model", "machine"
+BATCH, DTYPE, MODEL, MACHINE, TASK = "batch", "dtype", "model", "machine", "task"
 _FACTS: dict[str, Callable[[StudyRun], str]] = {
     WORLD_SIZE: lambda run: ranks(run.world_size) if run.world_size else "",
     SCHEME: lambda run: run.scheme,
@@ -96,13 +96,17 @@ def explained(runs: Sequence[StudyRun], by: str) -> frozenset[str]:
     """
     names = names_of(by)
     grouped = [run for run in runs if group_of(run, by)]
-    goes_with = [(name, fact) for name in names if ":" in name for fact in (BATCH, DTYPE)]
+    goes_with = [(name, fact) for name in names if ":" in name for fact in (BATCH, DTYPE, TASK)]
     goes_with += [("device", MACHINE)] * ("device" in names)
     return frozenset(fact for fact in _FORBIDDING if fact in names) | frozenset(
         fact
         for name, fact in goes_with
-        if _one_to_one((value_of(run, name), _FACTS[fact](run)) for run in grouped)
+        if _one_to_one((value_of(run, name), _fact(run, fact)) for run in grouped)
     )
+
+
+def _fact(run: StudyRun, fact: str) -> str:
+    return run.task if fact == TASK else _FACTS[fact](run)
 
 
 def with_name(by: str, name: str) -> str:

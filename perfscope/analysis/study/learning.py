@@ -1,67 +1,100 @@
 """Which setting learns fastest: by what its runs took to a target, else by goodput.
 
 A setting's value is the median over its runs, which differ in their seed. A run that did not reach the target
-has no value: settings with such runs come last, by how many of their runs reached it. The first
+has no value: settings with such runs come last, by the share of their runs that reached it. The first
 two are compared by the ratio of their medians; its interval is a bootstrap over runs (see repeats). Where it
 holds 1, or there is none, nobody can tell which is better.
+
+Goodput compares batches alone. A noise scale is that of the trajectory it was measured on, so that one scale,
+the median over settings, is used for all; other rules, rates, compressions or stale gradients learn
+differently at the same scale, and are not ranked by it.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
-from perfscope.analysis.learning import LearningResult
+from perfscope.analysis.learning import LearningResult, ToTarget, efficiency_of
 from perfscope.analysis.study.repeats import center, center_interval, ratio_interval
 from perfscope.analysis.study.results import LearningRanking, LearningRow, SchemeRow, StudyRun
 from perfscope.messages.comparison import learning as words
 from perfscope.vocabulary.comparison import RankBasis
 
-
-def _amount(learning: LearningResult, basis: RankBasis) -> float | None:
-    """What a run took, or its goodput."""
-    if basis is RankBasis.GOODPUT:
-        return learning.noise.goodput if learning.noise is not None else None
-    if learning.to_target is None:
-        return None
-    of: dict[RankBasis, float | None] = {
-        RankBasis.TIME: learning.to_target.train_ns,
-        RankBasis.ENERGY: learning.to_target.joules,
-        RankBasis.COST: learning.to_target.cost,
-    }
-    return of[basis]
+_Amounts = Mapping[str, Sequence[float | None]]  # by title, of each run; None: it did not reach the target
 
 
 def learning_ranking(
     rows: Sequence[SchemeRow], runs: Mapping[str, StudyRun], asked: RankBasis = RankBasis.TIME
 ) -> LearningRanking | None:
-    """The settings in order; None where not all of their runs have the same target, or a noise scale each.
+    """The settings in order; None where their runs have neither a target in common nor comparable goodputs.
 
     Args:
         rows: two settings or more.
         runs: by label.
         asked: what targets are compared by; time where it is not known of the runs that reached theirs.
     """
-    measured = {row.title: [runs[label].learning for label in row.runs] for row in rows}
-    known = {title: [one for one in of if one is not None] for title, of in measured.items()}
-    if any(len(known[title]) < len(of) for title, of in measured.items()) or len(rows) < 2:
+    of_row = {row.title: [runs[label] for label in row.runs] for row in rows}
+    learned = {
+        title: [run.learning for run in of if run.learning is not None] for title, of in of_row.items()
+    }
+    if any(len(learned[title]) < len(of) for title, of in of_row.items()) or len(rows) < 2:
         return None
-    every = [one for of in known.values() for one in of]
-    targets = {one.target for one in every}
+    targets = {one.target for of in learned.values() for one in of}
     if len(targets) == 1 and "" not in targets:
-        reached = [one for one in every if one.to_target is not None]
-        basis, note = asked, ""
-        if any(_amount(one, asked) is None for one in reached):
-            basis, note = RankBasis.TIME, words.not_known(asked)
-        return _ranking(known, basis, targets.pop(), note)
-    if all(one.noise is not None and one.noise.goodput for one in every):
-        return _ranking(known, RankBasis.GOODPUT, "", "")
+        return _by_target(learned, asked, targets.pop())
+    return _by_goodput(of_row)
+
+
+def _by_target(
+    learned: Mapping[str, Sequence[LearningResult]], asked: RankBasis, target: str
+) -> LearningRanking | None:
+    reached = [one.to_target for of in learned.values() for one in of if one.to_target is not None]
+    for basis in dict.fromkeys((asked, RankBasis.TIME)):
+        if any(_amount(one, basis) is None for one in reached):
+            continue
+        amounts = {
+            title: [None if one.to_target is None else _amount(one.to_target, basis) for one in of]
+            for title, of in learned.items()
+        }
+        return _ranking(amounts, basis, target, "" if basis is asked else words.not_known(asked))
     return None
 
 
-def _ranking(
-    known: Mapping[str, Sequence[LearningResult]], basis: RankBasis, target: str, note: str
-) -> LearningRanking:
-    rows = sorted((_row(title, of, basis) for title, of in known.items()), key=lambda row: _place(row, basis))
+def _amount(taken: ToTarget, basis: RankBasis) -> float | None:
+    """What a run took; nothing takes 0, so that 0 is unknown, too."""
+    of = {RankBasis.TIME: taken.train_ns, RankBasis.ENERGY: taken.joules, RankBasis.COST: taken.cost}
+    return of[basis] or None
+
+
+def _by_goodput(of_row: Mapping[str, Sequence[StudyRun]]) -> LearningRanking | None:
+    """None where settings differ in more than the batch, or a run has no noise scale."""
+    every = [run for of in of_row.values() for run in of]
+    keys = {run.batchless_key for run in every}
+    if len(keys) > 1 or "" in keys or len({_update_size(run) for run in every}) < 2:
+        return None
+    scales, amounts = [], {}
+    for of in of_row.values():
+        measured = [run.learning.noise.samples for run in of if run.learning and run.learning.noise]
+        if len(measured) < len(of):
+            return None
+        scales.append(center(measured))
+    scale = center(scales)
+    for title, of in of_row.items():
+        amounts[title] = [
+            (run.samples_per_s or 0.0) * efficiency_of(_update_size(run), scale) or None for run in of
+        ]
+    return (
+        None if any(None in of for of in amounts.values()) else _ranking(amounts, RankBasis.GOODPUT, "", "")
+    )
+
+
+def _update_size(run: StudyRun) -> int:
+    return run.effective_batch or run.batch or 0
+
+
+def _ranking(amounts: _Amounts, basis: RankBasis, target: str, note: str) -> LearningRanking:
+    rows = sorted((_row(title, of) for title, of in amounts.items()), key=lambda row: _place(row, basis))
     first, second = rows[0], rows[1]
     ratio, interval, level = None, None, None
     whole = all(row.num_reached == row.num_runs for row in (first, second))
@@ -85,20 +118,21 @@ def _ranking(
     )
 
 
-def _row(title: str, learnings: Sequence[LearningResult], basis: RankBasis) -> LearningRow:
-    amounts = [amount for one in learnings if (amount := _amount(one, basis))]
-    values = tuple(sorted(float(amount) for amount in amounts))
+def _row(title: str, amounts: Sequence[float | None]) -> LearningRow:
+    values = tuple(sorted(float(amount) for amount in amounts if amount is not None))
     return LearningRow(
         title=title,
         value=center(values) if values else None,
         values=values,
         interval=center_interval(values) if values else None,
-        num_runs=len(learnings),
+        num_runs=len(amounts),
         num_reached=len(values),
     )
 
 
-def _place(row: LearningRow, basis: RankBasis) -> tuple[int, float, str]:
+def _place(row: LearningRow, basis: RankBasis) -> tuple[float, float, str]:
     """Best first."""
-    value = row.value or 0.0
-    return row.num_runs - row.num_reached, -value if basis is RankBasis.GOODPUT else value, row.title
+    share = row.num_reached / row.num_runs
+    if row.value is None:
+        return -share, math.inf, row.title
+    return -share, -row.value if basis is RankBasis.GOODPUT else row.value, row.title

@@ -134,6 +134,8 @@ class StudyRun(Struct, frozen=True, kw_only=True):
     axes: Mapping[str, str]  # the scheme's DDLS axes: parallelism, optimisation, synchrony, topology
     mesh: str = ""
     model: str  # bench: the model and its input; else see models.py; "" = not known
+    task: str = ""  # bench: classes, stored data and label noise
+    batchless_key: str = ""  # runs with the same differ in batch and labels alone; "": not synchronous
     dtype: str
     threads: int | None  # of each rank
     batch: int | None  # samples of a step over all ranks

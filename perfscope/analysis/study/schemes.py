@@ -12,7 +12,7 @@ from perfscope.analysis.study.averages import (
     mean_links,
     middle_efficiency,
 )
-from perfscope.analysis.study.grouping import BATCH, DTYPE, MACHINE, MODEL, WORLD_SIZE
+from perfscope.analysis.study.grouping import BATCH, DTYPE, MACHINE, MODEL, TASK, WORLD_SIZE
 from perfscope.analysis.study.learning import learning_ranking
 from perfscope.analysis.study.machines import placed_machine_key
 from perfscope.analysis.study.repeats import (
@@ -39,7 +39,7 @@ from perfscope.vocabulary.comparison import RankBasis
 
 BEGUN_BEFORE = ("dp.fwd_overlap", "easgd.sync_ar")  # schemes whose exchanges outlive the step they begin in
 MUCH_IDLE = 0.2  # of the step
-Class = tuple[str, str, str, int | None, int | None]
+Class = tuple[str, str, str, int | None, int | None, str]
 
 
 def comparison_class(run: StudyRun, explained: Collection[str] = ()) -> Class:
@@ -53,6 +53,7 @@ def comparison_class(run: StudyRun, explained: Collection[str] = ()) -> Class:
         "" if {MACHINE, WORLD_SIZE} & set(explained) else placed_machine_key(run),
         None if WORLD_SIZE in explained else run.world_size,
         None if BATCH in explained else run.batch,
+        "" if TASK in explained else run.task,
     )
 
 
@@ -82,13 +83,14 @@ def scheme_studies(
 
 def _title(key: Class, keys: Sequence[Class]) -> str:
     """What the set shares, as far as the sets differ in it."""
-    model, dtype, machine, size, batch = key
+    model, dtype, machine, size, batch, task = key
     parts = (
         model,
         dtype,
         machine,
         ranks(size) if size else "",
         "" if batch is None else f"{batch:,} samples per step",
+        task,
     )
     kept = [
         word

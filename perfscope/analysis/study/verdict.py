@@ -67,11 +67,22 @@ def verdict_of(
         caution=_caution(rows),
         action=_action(rows, pair, runs) if doubt is None else REPEAT_QUIETLY,
     )
-    return verdict if ranking is None else _by_learning(verdict, ranking), turns, by_batch
+    if ranking is not None:
+        verdict = _by_learning(verdict, ranking, _unequal(rows))
+    return verdict, turns, by_batch
 
 
-def _by_learning(verdict: SchemeVerdict, ranking: LearningRanking) -> SchemeVerdict:
-    """The ranking's verdict; what samples/s say follows as a reason."""
+def _by_learning(verdict: SchemeVerdict, ranking: LearningRanking, unequal: str) -> SchemeVerdict:
+    """The ranking's verdict; what samples/s say follows as a reason.
+
+    Goodput predicts, so that what is unequal (see _unequal) is still said, and losses decide.
+    """
+    action = ranking.action
+    if ranking.basis is RankBasis.GOODPUT and unequal:
+        ranking = replace(ranking, headline=f"{ranking.headline} {unequal}")
+        if ranking.level is False:
+            best = ranking.rows[0].title
+            action = words.advice(best, (best, ""), is_level=False, is_close=False, is_unequal=True)
     doubt = verdict.cannot_tell if ranking.basis is RankBasis.TIME else None
     headline = ranking.headline if doubt is None else cannot_tell(doubt, ranking.headline)
     speeds = verdict.headline.partition(" Measured: ")[2] if verdict.cannot_tell else verdict.headline
@@ -84,7 +95,7 @@ def _by_learning(verdict: SchemeVerdict, ranking: LearningRanking) -> SchemeVerd
         headline=headline,
         cannot_tell=doubt,
         why=" ".join(filter(None, (words.by_samples(speeds), ranking.note, verdict.why))),
-        action=ranking.action if doubt is None else REPEAT_QUIETLY,
+        action=action if doubt is None else REPEAT_QUIETLY,
     )
 
 

@@ -73,7 +73,7 @@ def headline(
     if level is False:
         how = f", {times(ratio)} as good" if ratio is not None else ""
         text = f"{by} {first.title} wins over {second.title}: {both}{how} ({_noise(rows, interval)})."
-    elif not first.num_reached:
+    elif not any(row.num_reached for row in rows):
         text = f"{by} none wins: no run reached the target."
     else:
         text = f"{by}, cannot tell {first.title} from {second.title}: {both} ({_noise(rows, interval)})."

@@ -10,8 +10,8 @@ from perfscope.vocabulary.comparison import NotModeled
 
 OTHER_BATCHES = "Crossover with bandwidth is not modeled: the settings have other batches."
 NOTHING_SHARED = (
-    "no two settings share model, data type, batch, machine and number of ranks: no ratio is formed "
-    "and no winner is named"
+    "no two settings share model, data, data type, batch, machine and number of ranks: no ratio is "
+    "formed and no winner is named"
 )
 NOT_ALIKE = "but not with the same work per update"
 ONE_RUN_EACH = "no repeats, noise unknown"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 import torch
 
 from perfscope.runners.config import BenchConfig, BenchError
 from perfscope.runners.data.stored import SampleStore, StoredFeed
-from perfscope.runners.data.synthetic import synthetic_feed, synthetic_held_out
+from perfscope.runners.data.synthetic import TOKEN_NOISE, synthetic_feed, synthetic_held_out
 from perfscope.runners.inputs import InputKind
 from perfscope.runners.models.registry import find_model
 from perfscope.runners.schemes.base import Batch, Feed
@@ -37,6 +38,20 @@ def input_workers(config: BenchConfig) -> int:
     if config.workers is not None:
         return config.workers
     return 0 if config.data == SYNTHETIC else 1
+
+
+def data_id(config: BenchConfig) -> str | None:
+    """Tells stored data apart without saying where they are; None: synthetic."""
+    if config.data == SYNTHETIC:
+        return None
+    place = str(Path(config.data).expanduser().resolve())
+    return hashlib.sha256(place.encode(errors="surrogateescape")).hexdigest()[:8]
+
+
+def label_noise(config: BenchConfig) -> float | None:
+    """Share of synthetic targets that are drawn anew; None: none was asked for, or stored data."""
+    is_chain = config.data == SYNTHETIC and find_model(config.model).input is InputKind.TOKENS
+    return TOKEN_NOISE if is_chain and config.label_noise is None else config.label_noise
 
 
 def held_out(config: BenchConfig, device: torch.device | str = "cpu", num: int | None = 256) -> Batch:

@@ -35,9 +35,32 @@ def reached(ms: float | None, joules: float | None = None, target: str = TARGET)
     return LearningResult(points=points, num_held_out=100, target=target, to_target=to_target)
 
 
-def noisy(goodput: float) -> LearningResult:
-    noise = NoiseScale(samples=100, num_measurements=3, efficiency=0.5, goodput=goodput, by_batch=())
+def noisy(samples: float) -> LearningResult:
+    noise = NoiseScale(samples=samples, num_measurements=3, efficiency=0.5, goodput=50.0, by_batch=())
     return LearningResult(noise=noise)
+
+
+def batches(**others: Any) -> StudyAnalysis:
+    """Batch 32 at 100 and batch 128 at 200 samples/s, with noise scales of 60 and 40 samples.
+
+    Args:
+        others: what the record of the second says otherwise.
+    """
+    entries = []
+    for batch, speed, scale, changes in ((32, 100.0, 60.0, {}), (128, 200.0, 40.0, others)):
+        record = {**RECORD, "effective_batch": batch, **changes}
+        entries += [
+            entry(
+                f"{batch}-{seed}",
+                scheme=record["full_name"],
+                speed=speed + seed,
+                batch=batch,
+                bench={"learning": noisy(scale)},
+                run={"scheme": record},
+            )
+            for seed in range(3)
+        ]
+    return analyze_study(entries, by="batch")
 
 
 def runs(scheme: str, *learned: LearningResult | None, speed: float = 100.0, **bench: Any) -> list[RunEntry]:
@@ -57,6 +80,14 @@ def ranking(study: StudyAnalysis) -> LearningRanking:
     return schemes.learning
 
 
+RECORD: dict[str, Any] = {
+    "full_name": "dp.ddp",
+    "input_shape": [3, 16, 16],
+    "dtype": "float32",
+    "threads": 1,
+    "axes": {"parallelism": "data", "synchrony": "synchronous"},
+    "learning_rate": {"rule": "none", "value": 0.1},
+}
 FAST = runs("a", reached(100), reached(102), reached(101), speed=50.0)
 SLOW = runs("b", reached(200), reached(203), reached(205), speed=90.0)
 
@@ -109,11 +140,106 @@ def test_energy_ranks_where_it_is_known_of_all() -> None:
     assert unknown.basis is RankBasis.TIME and "energy to the target is not known" in unknown.note
 
 
-def test_goodput_ranks_runs_without_a_target() -> None:
-    study = analyzed(runs("a", noisy(80), noisy(82), speed=200.0), runs("b", noisy(120), noisy(122)))
+def test_goodput_ranks_batches_by_one_noise_scale() -> None:
+    """50 samples, the median: 101 * 50 / 82 = 61.6 against 201 * 50 / 178 = 56.5 samples/s."""
+    study = batches()
     found = ranking(study)
-    assert found.basis is RankBasis.GOODPUT and [row.title for row in found.rows] == ["b", "a"]
-    assert found.level is False and "By goodput" in study.headline and "121 samples/s" in study.headline
+    assert found.basis is RankBasis.GOODPUT
+    assert [row.value for row in found.rows] == pytest.approx([101 * 50 / 82, 201 * 50 / 178])
+    assert [row.title for row in found.rows] == ["batch 32", "batch 128"] and found.level is False
+    assert "By goodput" in study.headline and "samples/s do not compare learning" in study.headline
+    assert study.action.startswith("Compare losses after equally many samples before choosing batch 32.")
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        {"full_name": "dp.packed"},
+        {"full_name": "dp.ddp+int8"},
+        {"optimizer": "adamw"},
+        {"learning_rate": {"rule": "none", "value": 0.2}},
+        {"learning_rate": {"rule": "linear", "value": 0.4}},
+        {"axes": {"parallelism": "data", "synchrony": "asynchronous"}},
+    ],
+)
+def test_goodput_ranks_nothing_but_batches(others: dict[str, Any]) -> None:
+    study = batches(**others)
+    assert study.schemes[0].learning is None
+    assert "batch 128 processes the most samples" in study.headline
+    assert "samples/s do not compare learning" in study.headline
+
+
+def test_rates_of_one_rule_are_no_other_setting() -> None:
+    record = {"learning_rate": {"rule": "linear", "value": 0.1 * 4}}
+    (four,) = {run.batchless_key for run in batches(**record).runs if run.batch == 128}
+    one = entry(
+        "x",
+        run={"scheme": {**RECORD, "effective_batch": 32, "learning_rate": {"rule": "linear", "value": 0.1}}},
+    )
+    assert analyze_study([one]).runs[0].batchless_key == four
+
+
+def test_the_share_that_reached_the_target_decides_not_the_count_missed() -> None:
+    study = analyzed(
+        runs("a", reached(None)), runs("b", *[reached(20 + at) for at in range(8)], *[reached(None)] * 2)
+    )
+    found = ranking(study)
+    assert [row.title for row in found.rows] == ["b", "a"] and "none wins" not in study.headline
+    tied = ranking(analyzed(runs("a", *[reached(None)] * 2), runs("b", reached(20), *[reached(None)])))
+    assert [row.title for row in tied.rows] == ["b", "a"]
+    none = analyzed(runs("a", reached(None)), runs("b", reached(None)))
+    assert "none wins: no run reached the target" in none.headline
+
+
+def test_no_energy_is_unknown_and_reaches_the_target_all_the_same() -> None:
+    zero = runs("a", reached(100, 0.0), reached(101, 0.0))
+    found = ranking(analyzed(zero, runs("b", reached(200, 5.0), reached(203, 5.1)), rank_by=RankBasis.ENERGY))
+    assert found.basis is RankBasis.TIME and "not known" in found.note
+    assert [(row.title, row.num_reached) for row in found.rows] == [("a", 2), ("b", 2)]
+
+
+def test_no_time_of_a_run_that_reached_the_target_ranks_nothing() -> None:
+    untimed = LearningResult(target=TARGET, to_target=ToTarget(step=2, samples=64, train_ns=None, bytes=None))
+    study = analyzed(FAST, runs("b", untimed, untimed, speed=90.0))
+    assert study.schemes[0].learning is None and "b wins" in study.headline
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ({"target": TARGET, "steps": 40}, {"target": TARGET, "steps": 400}),
+        ({"schedule": "cosine", "steps": 40}, {"schedule": "cosine", "steps": 80}),
+        ({"evaluate_every": 4}, {"evaluate_every": 8}),
+        ({"held_out": 2048}, {"held_out": 64}),
+        ({"moving_rate": 0.1}, {"moving_rate": 0.2}),
+        ({"dropout": 0.0}, {"dropout": 0.1}),
+    ],
+)
+def test_other_settings_are_no_repeats(first: dict[str, Any], second: dict[str, Any]) -> None:
+    assert len(keys_of(first, second)) == 2
+
+
+def test_steps_alone_are_the_same_setting() -> None:
+    assert len(keys_of({"steps": 40}, {"steps": 80, "held_out": 2048, "dropout": 0.0})) == 1
+
+
+def keys_of(*records: dict[str, Any]) -> set[str]:
+    entries = [entry(str(at), run={"scheme": {**RECORD, **one}}) for at, one in enumerate(records)]
+    return {run.repeat_key for run in analyze_study(entries).runs}
+
+
+@pytest.mark.parametrize(
+    "other", [{"num_classes": 8}, {"label_noise": 0.1}, {"data": "local", "data_id": "ab"}]
+)
+def test_runs_that_learn_something_else_are_not_ranked(other: dict[str, Any]) -> None:
+    def of(scheme: str, **changes: Any) -> RunEntry:
+        record = {**RECORD, "full_name": scheme, "num_classes": 16, "data": "synthetic", **changes}
+        return entry(scheme, scheme=scheme, run={"scheme": record})
+
+    (schemes,) = analyze_study([of("a"), of("b", **other)]).schemes
+    assert schemes.refused and schemes.verdict is None
+    (schemes,) = analyze_study([of("a"), of("b")]).schemes
+    assert not schemes.refused
 
 
 @pytest.mark.parametrize("other", [None, reached(50, target="loss=0.5"), noisy(3)])
