@@ -90,8 +90,7 @@ def _study_run(entry: RunEntry, label: str, model_of_run: Model, model: str) -> 
     hosts = Counter(rank.host for rank in analysis.ranks if rank.host)
     batch = bench.batch if bench else _batch(analysis)
     composition, no_composition = _composition(analysis)
-    incomplete = _incomplete(analysis, world)
-    curve = _loss_curve(entry, batch)
+    incomplete, curve = _incomplete(analysis, world), _loss_curve(entry, batch)
     memory = _memory(entry.bench_records) or _memory_of_ranks(entry.metas)
     framework, version = _framework(entry)
     machine, facts = analysis.machine, _machine(entry)
@@ -103,8 +102,6 @@ def _study_run(entry: RunEntry, label: str, model_of_run: Model, model: str) -> 
         name=entry.name,
         group="",
         repeat_key=SEPARATOR.join(words for _, words in setting),
-        batchless_key=_batchless_key(scheme, setting),
-        task=", ".join(f"{name} {value}" for name, value in scheme.task if value),
         repeat=1,
         world_size=world,
         num_hosts=len(hosts) or None,
@@ -144,11 +141,11 @@ def _study_run(entry: RunEntry, label: str, model_of_run: Model, model: str) -> 
         backend=_backend(entry),
         losses=_losses(entry),
     )
-    return _with_bench(_with_record(run, analysis), bench)
+    return _with_bench(_with_record(run, analysis, setting), bench)
 
 
-def _with_record(run: StudyRun, analysis: RunAnalysis) -> StudyRun:
-    record = analysis.run
+def _with_record(run: StudyRun, analysis: RunAnalysis, setting: Sequence[tuple[str, str]]) -> StudyRun:
+    record, scheme = analysis.run, analysis.run.scheme or SchemeRecord()
     return replace(
         run,
         step_parts=step_parts(run.composition, analysis.communication),
@@ -160,6 +157,8 @@ def _with_record(run: StudyRun, analysis: RunAnalysis) -> StudyRun:
         labels=record.labels,
         origin=record.origin,
         settings=_settings(record),
+        batchless_key=_batchless_key(scheme, setting),
+        task=", ".join(f"{name} {value}" for name, value in scheme.task if value),
     )
 
 
