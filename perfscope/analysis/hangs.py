@@ -26,6 +26,7 @@ class HungRank(Struct, frozen=True, kw_only=True):
         line: in it.
         function: in which it stood.
         part: of the run, where its last mark or its stack tells: evaluation, checkpoint, ...
+        part_ended: by its last mark it had left that part.
         state: of its main thread as the kernel names it, such as R, S or D; "gone"; "" = not known.
     """
 
@@ -40,6 +41,7 @@ class HungRank(Struct, frozen=True, kw_only=True):
     line: int
     function: str
     part: str
+    part_ended: bool
     state: str
 
     @property

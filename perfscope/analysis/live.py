@@ -5,8 +5,11 @@ Light: `perfscope run` looks at its own run with it, beside the training.
 
 from __future__ import annotations
 
+import functools
+import math
 import os
 import re
+import socket
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
@@ -21,6 +24,7 @@ from perfscope.rundir.links import refuse_links
 from perfscope.rundir.manifest import locate, read_manifest
 from perfscope.rundir.migrations import migrate
 from perfscope.rundir.records import RankRecord, RunRecord, decode_run, rank_record
+from perfscope.rundir.sampler_call import has_ended
 from perfscope.rundir.tail import Tail
 from perfscope.vocabulary.defaults import HANG_AFTER_S
 
@@ -32,6 +36,11 @@ HANG_STEPS = 10  # usual steps without one, from which on a rank hangs, but not 
 PATIENCE = 10
 _MARK_EVERY_S = 10.0  # twice as often as probes/marks.py writes
 _LOCAL = "lo"  # an interface that leaves no host
+# By a file that cannot be read, or that holds JSON of another shape.
+_BROKEN = (
+    *(OSError, RunDirectoryError, UnreadableFileError),
+    *(ValueError, TypeError, LookupError, AttributeError),
+)
 _FOLDER = re.compile(r"(\d+)(?:\.(\d+))?", re.ASCII)
 
 
@@ -46,8 +55,10 @@ class LiveRank(Struct, frozen=True, kw_only=True):
         age_s: since its last step reached the disk; None: it has none yet.
         silent_s: since its last step or mark did, or since its record began; None: not known.
         part: of the run that it is in while it makes no step, by its last mark; "": none.
+        part_ended: it was in that part, and has left it.
         hangs: it has made no step for HANG_STEPS usual ones, and longer than the floor, although no rank is
             seen to evaluate or to write a checkpoint.
+        lost: it shows nothing for so long, and its process on this host has ended.
     """
 
     rank: int
@@ -62,6 +73,8 @@ class LiveRank(Struct, frozen=True, kw_only=True):
     hangs: bool
     silent_s: float | None = None
     part: str = ""
+    part_ended: bool = False
+    lost: bool = False
 
 
 class LiveHost(Struct, frozen=True, kw_only=True):
@@ -99,6 +112,8 @@ class LiveRun(Struct, frozen=True, kw_only=True):
         is_open: it has not been closed: it goes on, or perfscope was killed.
         step_ns: of the slowest rank; None: no rank has steps.
         samples_per_s: of all ranks of the job; None: not known how large a batch is, or how it is split.
+        looks_for_hangs: otherwise it is not known whether a rank hangs.
+        unreadable: what could not be read in this look, below the run directory; the rest is up to date.
     """
 
     name: str
@@ -110,6 +125,8 @@ class LiveRun(Struct, frozen=True, kw_only=True):
     ranks: tuple[LiveRank, ...]
     hosts: tuple[LiveHost, ...]
     samples_per_s: float | None = None
+    looks_for_hangs: bool = True
+    unreadable: tuple[str, ...] = ()
 
     @property
     def hanging(self) -> tuple[LiveRank, ...]:
@@ -148,6 +165,10 @@ class _Rank:
         slack = _MARK_EVERY_S if self.marks.is_unseen else 0.0
         return self.marks.part if marks > steps - slack else ""
 
+    def is_lost(self) -> bool:
+        """Its process on this host has ended, without a word."""
+        return self.record.host == socket.gethostname() and has_ended(self.record.pid)
+
     def limit_s(self, floor_s: float) -> float:
         """How long it may show nothing."""
         if not self.steps.num_steps or (self.marks.is_unseen and self.part):
@@ -160,7 +181,7 @@ class RunWatch:
 
     Args:
         path: of the run directory.
-        hang_after_s: the shortest time without a step that is a hang, seconds.
+        hang_after_s: the shortest time without a step that is a hang, seconds; infinity: none is looked for.
         is_wanted: host -> whether its ranks are looked at in every look; the others are looked at only where
             one of these hangs. Default: all are.
 
@@ -179,6 +200,7 @@ class RunWatch:
         self._is_wanted = is_wanted or (lambda host: True)
         self._ranks: dict[int, _Rank] = {}
         self._samples: dict[str, SamplesFile] = {}
+        self._unreadable: dict[str, None] = {}  # in this look
         self._run = self._read_run()
         self._version = _version(self._path / layout.RUN_JSON)
 
@@ -189,18 +211,19 @@ class RunWatch:
             now_s: Unix time, seconds.
             with_hosts: also read what the samplers append.
         """
+        self._unreadable = {}
         self._look_at_run()
         self._find_ranks()
-        wanted = {number for number, rank in self._ranks.items() if self._is_wanted(rank.record.host)}
-        for number in wanted:
-            self._ranks[number].look(now_s)
+        is_wanted = functools.cache(self._is_wanted)  # many ranks share a host
+        wanted = {number for number, rank in self._ranks.items() if is_wanted(rank.record.host)}
+        self._look_at(wanted, now_s)
         hanging = self._hanging(wanted, now_s)
         if hanging and len(wanted) < len(self._ranks):
-            for number in self._ranks.keys() - wanted:
-                self._ranks[number].look(now_s)
+            self._look_at(self._ranks.keys() - wanted, now_s)
             hanging = self._hanging(self._ranks, now_s) & wanted
         ranks = tuple(self._shown(number, now_s, number in hanging) for number in sorted(wanted))
         known = [rank.step_ns for rank in ranks if rank.step_ns is not None]
+        hosts = tuple(self._host(host, now_s) for host in self._hosts()) if with_hosts else ()
         return LiveRun(
             name=self._run.name or self._path.name,
             path=str(self._path),
@@ -209,8 +232,10 @@ class RunWatch:
             is_open=self._run.is_open,
             step_ns=max(known, default=None),
             ranks=ranks,
-            hosts=tuple(map(self._host, self._hosts())) if with_hosts else (),
+            hosts=hosts,
             samples_per_s=self._samples_per_s(ranks),
+            looks_for_hangs=self._hang_after_s < math.inf,
+            unreadable=tuple(self._unreadable),
         )
 
     def forgive(self, now_s: float) -> None:
@@ -228,6 +253,18 @@ class RunWatch:
         """End of a rank's last step on its own CLOCK_MONOTONIC; 0 = it has none."""
         return self._ranks[rank].steps.end_ns if rank in self._ranks else 0
 
+    def _look_at(self, numbers: Collection[int], now_s: float) -> None:
+        for number in sorted(numbers):
+            rank = self._ranks[number]
+            self._guarded(rank.folder, functools.partial(rank.look, now_s))
+
+    def _guarded(self, path: Path, look: Callable[[], None]) -> None:
+        """A file that holds something else than it should does not hide the others."""
+        try:
+            look()
+        except _BROKEN:
+            self._unreadable[str(path.relative_to(self._path))] = None
+
     def _hanging(self, numbers: Collection[int], now_s: float) -> set[int]:
         """Ranks that hang; none while one of them is seen to do something else than steps."""
         hanging = set()
@@ -237,8 +274,9 @@ class RunWatch:
             if sign is None or self._has_finished(rank):
                 continue
             if now_s - sign > rank.limit_s(self._hang_after_s):
-                hanging.add(number)
-            elif rank.part:
+                if not rank.is_lost():
+                    hanging.add(number)
+            elif rank.part and not rank.is_lost():
                 return set()
         return hanging
 
@@ -249,6 +287,7 @@ class RunWatch:
         rank = self._ranks[number]
         steps, sign = rank.steps, rank.sign_s
         has_steps = steps.num_steps and steps.at_s is not None
+        is_silent = sign is not None and now_s - sign > min(rank.limit_s(self._hang_after_s), HANG_AFTER_S)
         return LiveRank(
             rank=number,
             host=rank.record.host,
@@ -262,6 +301,8 @@ class RunWatch:
             hangs=hangs,
             silent_s=None if sign is None else max(0.0, now_s - sign),
             part=rank.part,
+            part_ended=bool(rank.part) and rank.marks.has_ended,
+            lost=is_silent and not self._has_finished(rank) and rank.is_lost(),
         )
 
     def _samples_per_s(self, ranks: Sequence[LiveRank]) -> float | None:
@@ -280,7 +321,10 @@ class RunWatch:
     def _look_at_run(self) -> None:
         version = _version(self._path / layout.RUN_JSON)
         if version is not None and version != self._version:
-            self._run, self._version = self._read_run(), version
+            self._guarded(self._path / layout.RUN_JSON, lambda: self._take_run(version))
+
+    def _take_run(self, version: tuple[int, int]) -> None:
+        self._run, self._version = self._read_run(), version
 
     def _find_ranks(self) -> None:
         """The latest process of each rank."""
@@ -302,10 +346,10 @@ class RunWatch:
         folder = self._path / layout.HOSTS
         return [n for n in sorted(_names(folder)) if self._is_wanted(n) and (folder / n).is_dir()]
 
-    def _host(self, host: str) -> LiveHost:
+    def _host(self, host: str, now_s: float) -> LiveHost:
         path = self._path / layout.HOSTS / host / layout.SAMPLES_JSONL
         samples = self._samples.setdefault(host, SamplesFile(Tail(path)))
-        samples.look()
+        self._guarded(path, lambda: samples.look(now_s))
         busy, others = samples.rate("cpu_busy", cpu="all"), samples.rate("neighbour_cpu")
         total, free, cached = (samples.last(f"node_memory_{part}") for part in ("total", "free", "file"))
         used = None if total is None or free is None or cached is None else int(total - free - cached)

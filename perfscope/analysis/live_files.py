@@ -10,10 +10,13 @@ import msgspec
 from msgspec import Struct
 
 from perfscope.rundir.tail import Tail
+from perfscope.vocabulary.run_parts import RunPart
 
 RECENT = 100  # steps that say how fast a rank is now
 _MOST_STEPS = 2 * RECENT
-_BEGINS = "begins"  # a state of marks.jsonl: what follows is not seen
+# States of marks.jsonl: what follows is not seen; it is over.
+_BEGINS, _ENDED = "begins", "ended"
+_OLD_LOOKS, _OLD_S = 3, 120.0  # looks without a reading, and at least so long: the sampler has ended
 
 
 class _Growth:
@@ -108,12 +111,13 @@ class MarksFile(_Growth):
     Attributes:
         part: of the run, see vocabulary/run_parts.py; "": there is no mark.
         is_unseen: it may be at it since, without another mark.
+        has_ended: it was over when the mark was written.
     """
 
     def __init__(self, tail: Tail) -> None:
         super().__init__(tail)
         self.part = ""
-        self.is_unseen = False
+        self.is_unseen = self.has_ended = False
 
     def look(self, now_s: float) -> None:
         """Read what is new; `now_s` is Unix time."""
@@ -125,12 +129,14 @@ class MarksFile(_Growth):
             try:
                 mark = msgspec.json.decode(line, type=_Mark)
             except msgspec.DecodeError:
-                continue  # a torn line
-            self.part, self.is_unseen = mark.part, mark.state == _BEGINS
+                continue  # a torn line, or a part that no probe names
+            self.part, self.is_unseen = mark.part.value, mark.state == _BEGINS
+            # A mark of input is written when the training has got its batch.
+            self.has_ended = mark.state == _ENDED or mark.part is RunPart.INPUT
 
 
 class _Mark(Struct):
-    part: str = ""
+    part: RunPart
     state: str = ""
 
 
@@ -139,22 +145,27 @@ class _Reading(Struct):
     value: float
 
 
-class SamplesFile:
+class SamplesFile(_Growth):
     """Readings of each series of one host: the last one, and the last one of the look before.
 
-    In the first look that is the first one: of a long file, from near its end.
+    In the first look that is the first one: of a long file, from near its end. When no line has come
+    for some looks, and for long, there are none any more.
     """
 
     def __init__(self, tail: Tail) -> None:
-        self._tail = tail
+        super().__init__(tail)
+        self._looks_without = 0
         self._series: dict[int, list[tuple[str, Mapping[str, str], float]]] = {}
         self._readings: dict[tuple[int, int], tuple[_Reading, _Reading]] = {}
 
-    def look(self) -> None:
-        """Read what is new."""
-        lines = self._tail.lines()
+    def look(self, now_s: float) -> None:
+        """Read what is new; `now_s` is Unix time."""
+        lines = self.lines(now_s)
+        self._looks_without = 0 if lines else self._looks_without + 1
         if lines:
             self._readings = {key: (last, last) for key, (_, last) in self._readings.items()}
+        elif self._looks_without >= _OLD_LOOKS and now_s - (self.at_s or 0.0) > _OLD_S:
+            self._readings = {}
         for line in lines:
             try:
                 entry = msgspec.json.decode(line)

@@ -16,6 +16,7 @@ from perfscope.units import parse_ns, parse_ratio
 from perfscope.vocabulary.defaults import HANG_AFTER_S, LIVE_EVERY_S, METRICS_EVERY_S, RUN
 
 SHORTEST_MS, LONGEST_MS = 10.0, 60_000.0
+SHORTEST_HANG_S = 1.0
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
@@ -49,11 +50,16 @@ def _to_interval(ctx: click.Context, param: click.Parameter, value: str) -> floa
     return milliseconds
 
 
-def _to_floor(ctx: click.Context, param: click.Parameter, value: str) -> float | None:
+def to_hang_floor(ctx: click.Context, param: click.Parameter, value: str) -> float | None:
     """Seconds; None for `off`."""
-    if value.strip().lower() in ("off", "0"):
+    text = value.strip().lower()
+    if text == "off":
         return None
-    return to_seconds(ctx, param, value)
+    seconds = 0.0 if text == "0" else to_seconds(ctx, param, value)
+    if seconds < SHORTEST_HANG_S:
+        hint = "; `off` looks for no hangs" if not seconds else ""
+        raise click.BadParameter(f"{value!r} is shorter than {SHORTEST_HANG_S:g} s{hint}", ctx, param)
+    return seconds
 
 
 _PLACE = (
@@ -95,7 +101,7 @@ _TRACING = (
 _WATCH = (
     click.option(
         "--hang-after",
-        callback=_to_floor,
+        callback=to_hang_floor,
         default="60s",
         show_default=True,
         metavar="TIME",

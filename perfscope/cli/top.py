@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import sys
 import time
@@ -12,7 +13,7 @@ import click
 
 from perfscope.cli.lazy_group import HELP
 from perfscope.cli.output import color_option, in_color, print_result
-from perfscope.cli.run_options import to_seconds
+from perfscope.cli.run_options import to_hang_floor, to_seconds
 
 if TYPE_CHECKING:
     from perfscope.analysis.live import LiveRun
@@ -28,11 +29,11 @@ _CLEAR = "\x1b[H\x1b[J"
 )
 @click.option(
     "--hang-after",
-    callback=to_seconds,
+    callback=to_hang_floor,
     default="60s",
     show_default=True,
     metavar="TIME",
-    help="A rank that makes no step for ten usual ones, and for this long, hangs.",
+    help="A rank that makes no step for ten usual ones, and for this long, hangs; `off` does not look.",
 )
 @click.option(
     "--ranks",
@@ -45,7 +46,7 @@ _CLEAR = "\x1b[H\x1b[J"
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, one line for each look.")
 @color_option
 def command(
-    run: Path | None, once: bool, interval: float, hang_after: float, most: int, as_json: bool
+    run: Path | None, once: bool, interval: float, hang_after: float | None, most: int, as_json: bool
 ) -> None:
     """Watch RUN (default: perfscope-runs/latest) while it trains, from any shell that sees its directory.
 
@@ -62,7 +63,7 @@ def command(
     from perfscope.analysis.live import RunWatch
     from perfscope.cli.report import open_run
 
-    watch = RunWatch(str(open_run(run).path), hang_after)
+    watch = RunWatch(str(open_run(run).path), math.inf if hang_after is None else hang_after)
     is_screen = not once and not as_json and sys.stdout is not None and sys.stdout.isatty()
     while True:
         state = watch.look(time.time())
@@ -95,5 +96,5 @@ def _standing(run: LiveRun) -> dict[int, str]:
     from perfscope.live.hangs import look_into, place_of
     from perfscope.messages.hangs import place_text
 
-    places = ((rank.rank, place_text(place_of(look_into(rank, time.time())))) for rank in run.hanging)
+    places = ((rank.rank, place_text(place_of(rank))) for rank in look_into(run.hanging, time.time()))
     return {rank: text for rank, text in places if text}

@@ -38,7 +38,7 @@ from perfscope.rundir.recording import LOCK, claim, release
 from perfscope.rundir.writer import create_run_dir, write_json
 
 _STAGING = "staging"
-_OF_THE_HOST_ALONE = frozenset({layout.PIDS, layout.WATCHER, layout.SAMPLER_LOCK})
+_OF_THE_HOST_ALONE = frozenset({layout.PIDS, layout.WATCHER, layout.WATCHING, layout.SAMPLER_LOCK})
 _ONCE = (layout.SCHEME_JSON, layout.PLAN_JSON)
 
 

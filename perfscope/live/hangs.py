@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from perfscope.rundir.hangs import ENDED, FROM_MARK, FROM_PY_SPY, GONE, HangingR
 from perfscope.rundir.sampler_call import is_stopped
 
 _MOST_STACKS = 32  # ranks of a host that are looked into
+_STACKS_S = 5.0  # for the stacks of all of them, in one look
 _TOGETHER = 0.5  # of the time that makes a hang: a rank that has been silent for so long belongs to it
 
 
@@ -51,6 +53,7 @@ class HangWatch:
         """
         if self._open:
             self._look_for_resumption(run, now_s)
+        if self._open and not self._have_ended(run):
             return
         hanging = [rank for rank in run.hanging if not _is_stopped(rank)]
         self._excused &= {rank.rank for rank in hanging}
@@ -63,21 +66,29 @@ class HangWatch:
             for rank in run.ranks
             if rank.hangs or (not rank.finished and (rank.silent_s or 0.0) > _TOGETHER * silent)
         ]
-        places = [look_into(rank, now_s) for rank in together[:_MOST_STACKS]]
-        places += [_bare(rank, now_s) for rank in together[_MOST_STACKS:]]
+        places = look_into(together, now_s)
         if not is_long and any(place.source == FROM_PY_SPY and place.part for place in places):
             self._excused = {rank.rank for rank in hanging}  # one compiles, or writes a checkpoint
         elif any(place.state not in ENDED for place in places):
             self._begin(places, together, now_s)
 
+    def _have_ended(self, run: LiveRun) -> bool:
+        """Whether all ranks of the hang that goes on are gone: then another one may be noticed.
+
+        It is not closed: ranks that are started anew may still make steps.
+        """
+        return not any(rank.rank in self._open and not (rank.finished or rank.lost) for rank in run.ranks)
+
     def _begin(self, places: Sequence[HangingRank], ranks: Sequence[LiveRank], now_s: float) -> None:
+        number = self._num_hangs + bool(self._open)  # the ranks of the one before are gone
         self._append(
             {
-                "hang": self._num_hangs,
+                "hang": number,
                 "noticed_unix_ns": int(now_s * 1e9),
                 "ranks": [msgspec.to_builtins(place) for place in places],
             }
         )
+        self._num_hangs = number
         self._open = {rank.rank: self._watch.last_end_ns(rank.rank) for rank in ranks}
         self._silent_s = min(rank.silent_s or 0.0 for rank in ranks)
         usual = max((rank.step_ns for rank in ranks if rank.step_ns is not None), default=None)
@@ -122,20 +133,29 @@ def _is_stopped(rank: LiveRank) -> bool:
     return _is_here(rank) and rank.pid is not None and is_stopped(rank.pid)
 
 
-def look_into(rank: LiveRank, now_s: float) -> HangingRank:
-    """Where a rank stands, as far as this host can tell.
+def look_into(ranks: Sequence[LiveRank], now_s: float) -> list[HangingRank]:
+    """Where ranks stand, as far as this host can tell within some seconds.
 
     Args:
-        rank: that makes no step.
+        ranks: that make no step.
         now_s: Unix time, seconds.
     """
+    until = time.monotonic() + _STACKS_S
+    places = [_look_into(rank, now_s, until) for rank in ranks[:_MOST_STACKS]]
+    return places + [_bare(rank, now_s) for rank in ranks[_MOST_STACKS:]]
+
+
+def _look_into(rank: LiveRank, now_s: float, until: float) -> HangingRank:
     from perfscope.collectors.stacks.standing import standing, thread_state
 
     bare = _bare(rank, now_s)
     if rank.pid is None or not _is_here(rank):
         return bare
     bare = replace(bare, state=thread_state(rank.pid) or GONE)
-    place = standing(rank.pid)
+    left_s = until - time.monotonic()
+    if bare.state in ENDED or left_s <= 0:
+        return bare
+    place = standing(rank.pid, left_s)
     if place is None or not (place.file or place.call):
         return bare
     return replace(
@@ -146,6 +166,7 @@ def look_into(rank: LiveRank, now_s: float) -> HangingRank:
         line=place.line,
         function=place.function,
         part=place.work,
+        part_ended=False,
     )
 
 
@@ -160,6 +181,7 @@ def _bare(rank: LiveRank, now_s: float) -> HangingRank:
         usual_ns=rank.step_ns,
         source=FROM_MARK if rank.part else "",
         part=rank.part,
+        part_ended=rank.part_ended,
     )
 
 

@@ -37,6 +37,7 @@ class Place(Struct, frozen=True, kw_only=True):
     line: int = 0
     function: str = ""
     part: str = ""
+    part_ended: bool = False
     state: str = ""
 
 
@@ -48,7 +49,9 @@ def place_text(place: Place) -> str:
     if place.call:
         return f"in {place.call}"
     if place.part:
-        return f"in {_PARTS.get(place.part, place.part)} by its last mark"
+        return (
+            f"{'after' if place.part_ended else 'in'} {_PARTS.get(place.part, place.part)} by its last mark"
+        )
     return _STATES.get(place.state, "")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from perfscope import units
 from perfscope.analysis.live import LiveHost, LiveRank, LiveRun
@@ -13,7 +13,7 @@ from perfscope.reports.terminal import Style, cells, head, pad
 
 _TITLES = ("Rank", "Host", "Steps", "Step", "Samples/s", "Last step", "")
 _RIGHT = (0, 2, 3, 4, 5)  # columns of numbers
-_MOST_HANGING, _MOST_HOSTS = 3, 2  # in a line
+_MOST_HANGING, _MOST_HOSTS, _MOST_UNREADABLE = 3, 2, 3  # in a line
 _THROTTLED = 0.01  # less of the time is not shown
 _TREND = 0.03  # a change of the step time below it is not shown
 
@@ -32,7 +32,12 @@ def render_live(
         color: with terminal styling.
     """
     style = Style(color)
-    lines = [*_top(run, style, width, now_s), *_hangs(run, standing, style, width), ""]
+    lines = [
+        *_top(run, style, width, now_s),
+        *_hangs(run, standing, style, width),
+        *_unreadable(run, width),
+        "",
+    ]
     lines += [*_ranks(run, style, width, most), *_hosts(run, style, width)]
     return "\n".join(lines) + "\n"
 
@@ -54,9 +59,28 @@ def _top(run: LiveRun, style: Style, width: int, now_s: float) -> Iterator[str]:
 def _hangs(run: LiveRun, standing: Mapping[int, str], style: Style, width: int) -> Iterator[str]:
     for rank in run.hanging:
         usual = "" if rank.step_ns is None else f" (a step usually takes {units.format_ns(rank.step_ns)})"
-        text = f"! rank {rank.rank} has made no step for {seconds_text(rank.age_s or 0)}{usual}"
-        place = standing.get(rank.rank, "")
+        text = f"! {_hang(rank)}{usual}"
+        place = visible(standing.get(rank.rank, ""))
         yield style.bold(head(f"{text}; {place}" if place else text, width))
+
+
+def _hang(rank: LiveRank) -> str:
+    """Such as "rank 1 has made no step for 75 s"."""
+    what = "made no step" if rank.age_s is not None else "not made a first step"
+    since_s = rank.silent_s if rank.age_s is None else rank.age_s
+    return f"rank {rank.rank} has {what}{'' if since_s is None else f' for {seconds_text(since_s)}'}"
+
+
+def _unreadable(run: LiveRun, width: int) -> Iterator[str]:
+    if run.unreadable:
+        yield head(f"! {unreadable_text(run.unreadable)}", width)
+
+
+def unreadable_text(paths: Sequence[str]) -> str:
+    """In words, what of a run cannot be read: paths below its directory."""
+    more = f" and {len(paths) - _MOST_UNREADABLE} more" if len(paths) > _MOST_UNREADABLE else ""
+    names = ", ".join(map(visible, paths[:_MOST_UNREADABLE]))
+    return f"{names}{more} cannot be read: what is shown of it is from before"
 
 
 def _ranks(run: LiveRun, style: Style, width: int, most: int) -> Iterator[str]:
@@ -72,7 +96,9 @@ def _ranks(run: LiveRun, style: Style, width: int, most: int) -> Iterator[str]:
 
 
 def _row(rank: LiveRank) -> tuple[str, ...]:
-    state = "hangs" if rank.hangs else "ended" if rank.finished else _trend(rank.trend)
+    state = (
+        "hangs" if rank.hangs else "ended" if rank.finished else "died" if rank.lost else _trend(rank.trend)
+    )
     return (
         str(rank.rank),
         visible(rank.host),
@@ -106,10 +132,7 @@ def live_line(run: LiveRun, now_s: float) -> str:
     """
     since = "" if run.started_unix_ns is None else f"{seconds_text(now_s - run.started_unix_ns / 1e9)}: "
     speed = ", ".join(_speed(run)) or "no rank has finished a step yet"
-    hangs = [
-        f"rank {rank.rank} has made no step for {seconds_text(rank.silent_s or 0)}"
-        for rank in run.hanging[:_MOST_HANGING]
-    ]
+    hangs = [_hang(rank) for rank in run.hanging[:_MOST_HANGING]]
     more = len(run.hanging) - _MOST_HANGING
     hangs += [f"and {more} more"] if more > 0 else []
     hosts = [text for host in run.hosts[:_MOST_HOSTS] if (text := _host(host))]

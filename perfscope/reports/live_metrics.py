@@ -1,7 +1,8 @@
 """A run that still goes on, as metrics for the node exporter's textfile collector.
 
-The text is OpenMetrics, and what the older text format of Prometheus, with which the node exporter reads its
-files, understands, too: counters and gauges alone, no timestamps.
+The text is in Prometheus's text format 0.0.4, the one that the collector reads, and not in OpenMetrics: there
+the TYPE line of a counter names it without _total, and the collector would find its samples untyped.
+https://prometheus.io/docs/instrumenting/exposition_formats/
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from perfscope.analysis.live import LiveHost, LiveRank, LiveRun
+from perfscope.analysis.live import LiveHost, LiveRun
 from perfscope.reports.display import visible
 from perfscope.reports.exposition import Sample, family
 
@@ -18,71 +19,55 @@ class LiveMetric(NamedTuple):
     """One family.
 
     Attributes:
-        name: whole, with its unit; the samples of a counter end with _total.
-        unit: "" = none.
+        name: whole, with its unit; that of a counter ends with _total.
         is_counter: it only grows.
     """
 
     name: str
-    unit: str
     help: str
     is_counter: bool = False
 
-    @property
-    def sample_name(self) -> str:
-        return f"{self.name}_total" if self.is_counter else self.name
 
-
-RUNNING = LiveMetric("perfscope_run_running", "", "1 while the command runs, 0 after it has ended.")
-START = LiveMetric("perfscope_run_start_time_seconds", "seconds", "When the run started, Unix time.")
-STEPS = LiveMetric("perfscope_run_steps", "", "Steps of the rank that has finished most.", True)
-RANKS = LiveMetric("perfscope_run_ranks", "", "Ranks that are recorded on this host.")
-HANGING = LiveMetric("perfscope_run_hanging_ranks", "", "Ranks that make no step for long.")
-STEP = LiveMetric("perfscope_run_step_seconds", "seconds", "Median of the last steps of the slowest rank.")
-RATE = LiveMetric(
-    "perfscope_run_samples_per_second", "samples_per_second", "Samples per second of all ranks of the job."
-)
-RANK_STEPS = LiveMetric("perfscope_rank_steps", "", "Steps that the rank has finished.", True)
-RANK_STEP = LiveMetric("perfscope_rank_step_seconds", "seconds", "Median step of a rank.")
-RANK_AGE = LiveMetric(
-    "perfscope_rank_since_step_seconds", "seconds", "Time since the rank's last step was written."
-)
-RANK_HANGS = LiveMetric("perfscope_rank_hanging", "", "1 where the rank makes no step for long, else 0.")
+RUNNING = LiveMetric("perfscope_run_running", "1 while the command runs, 0 after it has ended.")
+START = LiveMetric("perfscope_run_start_time_seconds", "When the run started, Unix time.")
+STEPS = LiveMetric("perfscope_run_steps_total", "Steps of the rank that has finished most.", True)
+RANKS = LiveMetric("perfscope_run_ranks", "Ranks that are recorded on this host.")
+HANGING = LiveMetric("perfscope_run_hanging_ranks", "Ranks that make no step for long.")
+STEP = LiveMetric("perfscope_run_step_seconds", "Median of the last steps of the slowest rank.")
+RATE = LiveMetric("perfscope_run_samples_per_second", "Samples per second of all ranks of the job.")
+RANK_STEPS = LiveMetric("perfscope_rank_steps_total", "Steps that the rank has finished.", True)
+RANK_STEP = LiveMetric("perfscope_rank_step_seconds", "Median step of a rank.")
+RANK_AGE = LiveMetric("perfscope_rank_since_step_seconds", "Time since the rank's last step was written.")
+RANK_HANGS = LiveMetric("perfscope_rank_hanging", "1 where the rank makes no step for long, else 0.")
 _OF_RUN = (RUNNING, START, STEPS, RANKS, HANGING, STEP, RATE)
 _OF_RANK = (RANK_STEPS, RANK_STEP, RANK_AGE, RANK_HANGS)
 # Field of LiveHost -> its metric.
 _OF_HOST: Mapping[str, LiveMetric] = {
-    "cpus_busy": LiveMetric("perfscope_host_busy_cpus", "cpus", "CPUs that were busy."),
-    "others_cpus": LiveMetric("perfscope_host_other_cpus", "cpus", "CPUs that other processes took."),
+    "cpus_busy": LiveMetric("perfscope_host_busy_cpus", "CPUs that were busy."),
+    "others_cpus": LiveMetric("perfscope_host_other_cpus", "CPUs that other processes took."),
     "throttled_ratio": LiveMetric(
-        "perfscope_host_throttled_ratio", "ratio", "Time in which the job's CPU quota held threads back."
+        "perfscope_host_throttled_ratio", "Time in which the job's CPU quota held threads back."
     ),
     "pressure_ratio": LiveMetric(
-        "perfscope_host_cpu_pressure_ratio", "ratio", "Time in which a task waited for a CPU."
+        "perfscope_host_cpu_pressure_ratio", "Time in which a task waited for a CPU."
     ),
-    "memory_bytes": LiveMetric(
-        "perfscope_host_memory_used_bytes", "bytes", "Memory in use without the page cache."
-    ),
-    "memory_total_bytes": LiveMetric("perfscope_host_memory_bytes", "bytes", "Memory of the host."),
+    "memory_bytes": LiveMetric("perfscope_host_memory_used_bytes", "Memory in use without the page cache."),
+    "memory_total_bytes": LiveMetric("perfscope_host_memory_bytes", "Memory of the host."),
     "received_bytes_per_s": LiveMetric(
-        "perfscope_host_received_bytes_per_second", "bytes_per_second", "Received by all network interfaces."
+        "perfscope_host_received_bytes_per_second", "Received by all network interfaces."
     ),
-    "sent_bytes_per_s": LiveMetric(
-        "perfscope_host_sent_bytes_per_second", "bytes_per_second", "Sent by all network interfaces."
-    ),
+    "sent_bytes_per_s": LiveMetric("perfscope_host_sent_bytes_per_second", "Sent by all network interfaces."),
 }
 # Field of LiveHost, a value for each GPU -> its metric.
 _OF_GPU: Mapping[str, LiveMetric] = {
-    "gpu_busy_ratio": LiveMetric(
-        "perfscope_gpu_busy_ratio", "ratio", "Share of time in which any kernel ran."
-    ),
-    "gpu_memory_bytes": LiveMetric("perfscope_gpu_memory_used_bytes", "bytes", "Device memory in use."),
+    "gpu_busy_ratio": LiveMetric("perfscope_gpu_busy_ratio", "Share of time in which any kernel ran."),
+    "gpu_memory_bytes": LiveMetric("perfscope_gpu_memory_used_bytes", "Device memory in use."),
 }
 LIVE_METRICS: tuple[LiveMetric, ...] = (*_OF_RUN, *_OF_RANK, *_OF_HOST.values(), *_OF_GPU.values())
 
 
 def render_metrics(run: LiveRun, run_id: str, host: str, *, is_running: bool) -> str:
-    """The whole text, `# EOF` and a newline at the end.
+    """The whole text, a newline at the end.
 
     Args:
         run: as it is now.
@@ -101,23 +86,24 @@ def render_metrics(run: LiveRun, run_id: str, host: str, *, is_running: bool) ->
     if is_running:
         values += [
             (RANKS, len(run.ranks)),
-            (HANGING, len(run.hanging)),
+            (HANGING, len(run.hanging) if run.looks_for_hangs else None),
             (STEP, _seconds(run.step_ns)),
             (RATE, run.samples_per_s),
         ]
     lines = [line for metric, value in values for line in _family(metric, [(of_run, value)])]
     if is_running:
-        lines += [*_ranks(run.ranks, base), *_hosts(run.hosts, base)]
-    return "".join(f"{line}\n" for line in (*lines, "# EOF"))
+        lines += [*_ranks(run, base), *_hosts(run.hosts, base)]
+    return "".join(f"{line}\n" for line in lines)
 
 
-def _ranks(ranks: Sequence[LiveRank], base: Mapping[str, str]) -> Iterator[str]:
+def _ranks(run: LiveRun, base: Mapping[str, str]) -> Iterator[str]:
+    ranks = run.ranks
     labels = [{**base, "host": visible(rank.host), "rank": str(rank.rank)} for rank in ranks]
     columns = (
         (RANK_STEPS, [rank.steps for rank in ranks]),
         (RANK_STEP, [_seconds(rank.step_ns) for rank in ranks]),
         (RANK_AGE, [rank.age_s for rank in ranks]),
-        (RANK_HANGS, [int(rank.hangs) for rank in ranks]),
+        (RANK_HANGS, [int(rank.hangs) if run.looks_for_hangs else None for rank in ranks]),
     )
     for metric, values in columns:
         yield from _family(metric, list(zip(labels, values, strict=True)))
@@ -140,8 +126,7 @@ def _hosts(hosts: Sequence[LiveHost], base: Mapping[str, str]) -> Iterator[str]:
 def _family(metric: LiveMetric, samples: Sequence[tuple[dict[str, str], float | None]]) -> Iterator[str]:
     """Without the samples that are not known."""
     known: list[Sample] = [(labels, float(value)) for labels, value in samples if value is not None]
-    kind, suffix = ("counter", "_total") if metric.is_counter else ("gauge", "")
-    yield from family(metric.name, kind, metric.unit, metric.help, known, suffix)
+    yield from family(metric.name, "counter" if metric.is_counter else "gauge", "", metric.help, known)
 
 
 def _seconds(ns: int | None) -> float | None:

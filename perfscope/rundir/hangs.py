@@ -30,6 +30,7 @@ class HangingRank(PartialRow, frozen=True):
         call: function of a communication library that the program had called; "" = none.
         file, line, function: of the program's own innermost code.
         part: of the run that the rank was in by its last mark or by its stack, see vocabulary/run_parts.py.
+        part_ended: by its last mark it had left that part.
         state: of its main thread by the kernel: R runs, S sleeps, D waits for a device, Z has ended, GONE; ""
             = unknown.
     """
@@ -45,6 +46,7 @@ class HangingRank(PartialRow, frozen=True):
     line: Count = 0
     function: str = ""
     part: str = ""
+    part_ended: bool = False
     state: str = ""
 
 

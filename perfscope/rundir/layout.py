@@ -14,6 +14,7 @@ need not be installed), so nothing here may import perfscope by that name.
     <run>/hosts/<host>/kernel            which kernel the host runs on; emulated hosts share one
     <run>/hosts/<host>/pids/<pid>        empty: a rank of this host says that it lives (removed at the end)
     <run>/hosts/<host>/watcher           pid of the `perfscope run` that starts this host's sampler
+    <run>/hosts/<host>/watching          empty: a `perfscope run` looks whether this host's ranks hang
     <run>/hosts/<host>/sampler.lock      held (flock) by the one sampler of the host
     <run>/hosts/<host>/sampler.error     why no sampler could start; only then
     <run>/hosts/<host>/hangs.jsonl       ranks that made no step for long, and where they stood (hangs.py)
@@ -52,6 +53,7 @@ SAMPLER_LOCK = "sampler.lock"
 SAMPLER_ERROR = "sampler.error"
 PIDS = "pids"
 WATCHER = "watcher"
+WATCHING = "watching"
 STACKS_JSON = "stacks.speedscope.json"
 HANGS_JSONL = "hangs.jsonl"
 RANKS = "ranks"

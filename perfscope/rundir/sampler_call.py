@@ -119,6 +119,19 @@ def is_alive(pid: int) -> bool:
     return _state(pid) not in ("", "Z", "X")
 
 
+def has_ended(pid: Optional[int]) -> bool:
+    """Whether a process is known to have ended; one of another user, that /proc may hide, is not."""
+    if pid is None or pid <= 0:
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except (OSError, OverflowError):
+        return False
+    return _state(pid) in ("Z", "X")
+
+
 def is_stopped(pid: int) -> bool:
     """Whether a process was stopped by SIGSTOP, or by a debugger."""
     return _state(pid) in ("T", "t")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 
 from perfscope.collectors.stacks.bursts import find_py_spy
 from tests.integration.run_support import PERFSCOPE, user_environment
+from tests.support.synthetic_run import SyntheticRun
 
 pytestmark = pytest.mark.torch
 HANGING = """
@@ -82,3 +84,16 @@ def test_without_a_run_there_is_one_clear_line(tmp_path: Path) -> None:
     answer = look(tmp_path / "none")
     assert answer.returncode == 2 or answer.returncode == 1
     assert answer.stderr.startswith("perfscope: ") and answer.stderr.count("\n") == 1
+
+
+def test_off_looks_for_no_hangs(tmp_path: Path) -> None:
+    run = SyntheticRun(tmp_path / "run", status="running", exit=None, end_unix_ns=None)
+    run.rank(0, finished=False)
+    steps = tmp_path / "run" / "ranks" / "0" / "steps.jsonl"
+    steps.write_text(
+        '{"columns": ["step", "start_ns", "dur_ns", "window", "samples"]}\n[0, 0, 1000, -1, 1]\n'
+    )
+    os.utime(steps, (1_000_000_000, 1_000_000_000))
+    hangs = [json.loads(look(tmp_path / "run", "--json", *options).stdout)["ranks"][0]["hangs"]
+             for options in ((), ("--hang-after", "off"))]  # fmt: skip
+    assert hangs == [True, False]

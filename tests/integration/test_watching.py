@@ -33,7 +33,7 @@ def states(file: Path, seen: set[str], over: threading.Event) -> None:
 
 @pytest.mark.torch
 def test_a_line_and_whole_metrics_come_while_the_training_goes_on(tmp_path: Path) -> None:
-    parser = pytest.importorskip("prometheus_client.openmetrics.parser")
+    parser = pytest.importorskip("prometheus_client.parser")
     script, file = tmp_path / "training.py", tmp_path / "train.prom"
     script.write_text(TRAINING)
     seen: set[str] = set()
@@ -54,7 +54,8 @@ def test_a_line_and_whole_metrics_come_while_the_training_goes_on(tmp_path: Path
     found = [
         {sample.name: sample.value for family in families for sample in family.samples}
         for families in map(parser.text_string_to_metric_families, seen)
-    ]  # the parser refuses half a file: it has no end
+    ]
+    assert all(text.endswith("\n") and "perfscope_run_steps_total{" in text for text in seen)  # no half file
     steps = {values["perfscope_run_steps_total"] for values in found if "perfscope_run_steps_total" in values}
     assert len(steps) > 1 and max(steps) == 120
     assert any(values.get("perfscope_rank_step_seconds", 0) >= 0.05 for values in found)
@@ -70,6 +71,8 @@ def test_a_line_and_whole_metrics_come_while_the_training_goes_on(tmp_path: Path
         (["--metrics-file", "."], "is a directory"),
         (["--live", "--live-interval", "10ms"], "--live-interval is shorter than 0.5 s"),
         (["--hang-after", "soon"], "'soon' is not a time"),
+        (["--hang-after", "0s"], "'0s' is shorter than 1 s; `off` looks for no hangs"),
+        (["--hang-after", "20ms"], "'20ms' is shorter than 1 s"),
     ],
 )
 def test_what_cannot_be_watched_is_refused_before_the_command_starts(

@@ -11,7 +11,6 @@ from msgspec import Struct
 from perfscope.collectors.stacks.bursts import find_py_spy
 
 COMPILATION, CHECKPOINT = "compilation", "checkpoint"
-_LIMIT_S = 5.0
 _LIBRARIES = ("site-packages", "dist-packages", "/lib/python3", "<frozen", "<string>")
 _COMMUNICATION = ("torch/distributed/", "mpi4py", "horovod")
 # Work that takes long and makes no step: library -> its name here.
@@ -52,14 +51,17 @@ class _Thread(Struct):
     frames: list[_Frame] = []
 
 
-def standing(pid: int) -> Standing | None:
-    """Where the main thread of a process of this host stands; None: py-spy is missing, or may not look."""
+def standing(pid: int, limit_s: float) -> Standing | None:
+    """Where the main thread of a process of this host stands.
+
+    None: py-spy is missing, may not look, or needs more than `limit_s` seconds.
+    """
     program = find_py_spy()
     if program is None:
         return None
     command = (program, "dump", "--nonblocking", "--json", "--pid", str(pid))
     try:
-        ended = subprocess.run(command, capture_output=True, timeout=_LIMIT_S, check=False)
+        ended = subprocess.run(command, capture_output=True, timeout=limit_s, check=False)
         threads = msgspec.json.decode(ended.stdout, type=list[_Thread])
     except (OSError, subprocess.SubprocessError, msgspec.DecodeError):
         return None

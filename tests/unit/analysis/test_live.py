@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import socket
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -208,3 +211,92 @@ def test_ranks_of_other_hosts_are_looked_at_only_where_one_of_ours_hangs(growing
     mark(growing, 1, "evaluation", "goes_on", NOW + 60)
     assert not watch.look(NOW + 61).hanging
     assert [rank.rank for rank in watch.look(NOW + 121).hanging] == [0]
+
+
+def test_a_mark_of_work_that_is_over_says_so(growing: Growing) -> None:
+    for rank in (0, 1):
+        growing.steps(rank, [10 * MS] * 20, NOW)
+    watch = RunWatch(str(growing.path))
+    seen = []
+    marks = [
+        ("checkpoint", "begins"),
+        ("checkpoint", "ended"),
+        ("input", "goes_on"),
+        ("evaluation", "goes_on"),
+    ]
+    for number, (part, state) in enumerate(marks, 1):
+        mark(growing, 0, part, state, NOW + number)
+        first = watch.look(NOW + number).ranks[0]
+        assert first.part == part
+        seen.append(first.part_ended)
+    assert seen == [False, True, True, False]
+
+
+def test_a_mark_of_no_known_part_is_not_taken(growing: Growing) -> None:
+    growing.steps(0, [10 * MS] * 20, NOW)
+    mark(growing, 0, "\x1b[2J", "goes_on", NOW + 1)
+    assert RunWatch(str(growing.path)).look(NOW + 2).ranks[0].part == ""
+
+
+def test_a_broken_file_hides_neither_the_other_ranks_nor_the_run(growing: Growing) -> None:
+    watch = RunWatch(str(growing.path))
+    growing.file(0).write_text('{"no": "columns"}\n[0, 0, 1]\n')
+    growing.steps(1, [10 * MS] * 20, NOW)
+    run = watch.look(NOW)
+    assert [rank.steps for rank in run.ranks] == [0, 20]
+    assert run.unreadable == ("ranks/0",)
+    assert "! ranks/0 cannot be read: what is shown of it is from before" in text_of(run, {})
+    (growing.path / layout.RUN_JSON).write_text("{")
+    growing.steps(1, [10 * MS] * 5, NOW)
+    run = watch.look(NOW)
+    assert run.ranks[1].steps == 25 and run.unreadable == ("run.json",)
+
+
+def is_here(growing: Growing, rank: int, pid: int) -> None:
+    """The rank is process `pid` of this host."""
+    record = growing.file(rank).with_name(layout.RANK_JSON)
+    document = json.loads(record.read_bytes())
+    record.write_text(json.dumps({**document, "host": socket.gethostname(), "pid": pid}))
+
+
+def ended_pid() -> int:
+    with subprocess.Popen([sys.executable, "-c", ""]) as process:
+        return process.pid
+
+
+def test_a_rank_whose_process_has_ended_does_not_hang_and_is_shown_as_died(growing: Growing) -> None:
+    is_here(growing, 0, os.getpid())
+    is_here(growing, 1, ended_pid())
+    for rank in (0, 1):
+        growing.steps(rank, [10 * MS] * 20, NOW)
+    watch = RunWatch(str(growing.path))
+    watch.look(NOW)
+    run = watch.look(NOW + 61)
+    assert [(rank.hangs, rank.lost) for rank in run.ranks] == [(True, False), (False, True)]
+    assert "died" in render_live(run, {}, width=80, most=2, now_s=NOW)
+
+
+def test_readings_of_a_sampler_that_has_ended_are_not_shown_for_ever(growing: Growing) -> None:
+    folder = growing.path / layout.HOSTS / "node01"
+    folder.mkdir(parents=True)
+    file = folder / layout.SAMPLES_JSONL
+    lines = [{"perfscope": 1}, {"id": 0, "series": [{"metric": "cpu_busy", "labels": {"cpu": "all"}}]}]
+    rows = [[0, 0, at * 10**9, [at * 3 * 10**9]] for at in (1, 2)]
+    file.write_text("".join(json.dumps(line) + "\n" for line in [*lines, *rows]))
+    os.utime(file, (NOW, NOW))
+    watch = RunWatch(str(growing.path))
+    assert watch.look(NOW).hosts[0].cpus_busy == 3
+    assert watch.look(NOW + 119).hosts[0].cpus_busy == 3
+    assert watch.look(NOW + 600).hosts[0].cpus_busy == 3  # two looks are too few to tell
+    assert watch.look(NOW + 601).hosts[0].cpus_busy is None
+
+
+def test_a_host_is_asked_for_once_in_a_look(growing: Growing) -> None:
+    asked: list[str] = []
+
+    def is_wanted(host: str) -> bool:
+        asked.append(host)
+        return True
+
+    assert len(RunWatch(str(growing.path), is_wanted=is_wanted).look(NOW, with_hosts=False).ranks) == 2
+    assert len(asked) == 1

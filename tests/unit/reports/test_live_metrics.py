@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from perfscope.analysis.live import LiveHost, LiveRank, LiveRun
-from perfscope.reports.live import live_line
+from perfscope.reports.live import live_line, render_live
 from perfscope.reports.live_metrics import LIVE_METRICS, render_metrics
 
 ROOT = Path(__file__).parents[3]
@@ -30,7 +30,7 @@ HOST = LiveHost(
 def rank(number: int, step_ns: int | None, *, hangs: bool = False) -> LiveRank:
     return LiveRank(
         rank=number, host="a", pid=1, steps=10 + number, step_ns=step_ns, trend=0.5, samples_per_s=80.0,
-        age_s=2.5 if step_ns else None, finished=False, hangs=hangs, silent_s=75.0,
+        age_s=75.0 if step_ns else None, finished=False, hangs=hangs, silent_s=75.0,
     )  # fmt: skip
 
 
@@ -46,40 +46,35 @@ RUN = live_run(rank(0, 20 * MS), rank(1, 25 * MS, hangs=True))
 
 
 def samples(text: str) -> dict[tuple[str, str], float]:
-    """(name, rank) -> value by the OpenMetrics parser."""
-    parser = pytest.importorskip("prometheus_client.openmetrics.parser")
+    """(name, rank) -> value by the parser of the format that the node exporter's collector reads."""
+    parser = pytest.importorskip("prometheus_client.parser")
     families = list(parser.text_string_to_metric_families(text))
-    assert all(family.documentation for family in families)
-    assert {family.type for family in families} <= {"counter", "gauge"}  # the node exporter knows no others
+    assert all(family.documentation and family.samples for family in families)
+    for family in families:  # each is typed, and what grows is a counter
+        is_total = all(sample.name.endswith("_total") for sample in family.samples)
+        assert family.type == ("counter" if is_total else "gauge"), family.name
     found = [sample for family in families for sample in family.samples]
     assert all(sample.timestamp is None for sample in found)
     return {(sample.name, sample.labels.get("rank", "")): sample.value for sample in found}
 
 
-def test_openmetrics_parsers_read_every_metric_with_its_unit() -> None:
+def test_prometheus_reads_every_metric_typed_with_its_unit() -> None:
     text = render_metrics(RUN, "r1", "a", is_running=True)
     found = samples(text)
-    assert {name for name, _ in found} == {metric.sample_name for metric in LIVE_METRICS}
+    assert {name for name, _ in found} == {metric.name for metric in LIVE_METRICS}
     assert found["perfscope_run_step_seconds", ""] == 0.025
     assert found["perfscope_run_steps_total", ""] == 11
     assert found["perfscope_rank_step_seconds", "0"] == 0.02
     assert (found["perfscope_rank_hanging", "0"], found["perfscope_rank_hanging", "1"]) == (0, 1)
     assert found["perfscope_run_hanging_ranks", ""] == 1
     assert found["perfscope_host_sent_bytes_per_second", ""] == 2000.5
-    assert text.endswith("# EOF\n")
+    assert text.endswith("\n")
+    assert "# TYPE perfscope_run_steps_total counter\n" in text
 
 
-def test_the_parser_of_the_older_text_format_reads_the_same_samples() -> None:
-    """The node exporter's textfile collector has this format."""
-    parser = pytest.importorskip("prometheus_client.parser")
-    text = render_metrics(RUN, "r1", "a", is_running=True)
-    families = parser.text_string_to_metric_families(text)
-    older = {
-        (sample.name, sample.labels.get("rank", "")): sample.value
-        for family in families
-        for sample in family.samples
-    }
-    assert older == samples(text)
+def test_where_nothing_looks_for_hangs_no_metric_says_that_there_are_none() -> None:
+    found = samples(render_metrics(replace(RUN, looks_for_hangs=False), "r1", "a", is_running=True))
+    assert found and not [name for name, _ in found if "hang" in name]
 
 
 def test_what_is_not_measured_has_no_sample() -> None:
@@ -98,7 +93,7 @@ def test_after_its_end_a_run_shows_only_what_stays_true() -> None:
 
 
 def test_labels_of_any_text_are_escaped() -> None:
-    parser = pytest.importorskip("prometheus_client.openmetrics.parser")
+    parser = pytest.importorskip("prometheus_client.parser")
     text = render_metrics(RUN, 'a "quoted" \\ name', "a", is_running=True)
     families = list(parser.text_string_to_metric_families(text))
     assert families[0].samples[0].labels["run"] == 'a "quoted" \\ name'
@@ -109,13 +104,13 @@ def test_the_dashboard_uses_every_metric_and_no_other() -> None:
     queries = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
     queries += [entry["query"]["query"] for entry in dashboard["templating"]["list"] if "refresh" in entry]
     used = set(re.findall(r"perfscope_\w+", " ".join(queries)))
-    assert used == {metric.sample_name for metric in LIVE_METRICS}
+    assert used == {metric.name for metric in LIVE_METRICS}
 
 
 def test_the_guide_lists_every_metric() -> None:
     guide = (ROOT / "docs" / "watch.md").read_text()
     assert set(re.findall(r"perfscope_(?:run|rank|host|gpu)_\w+", guide)) == {
-        metric.sample_name for metric in LIVE_METRICS
+        metric.name for metric in LIVE_METRICS
     }
 
 
@@ -131,3 +126,19 @@ def test_the_live_line_has_speed_hangs_and_load() -> None:
     )
     many = live_run(*(rank(number, 20 * MS, hangs=True) for number in range(6)), hosts=())
     assert live_line(replace(many, samples_per_s=None), NOW).endswith("75 s; and 3 more")
+
+
+def test_a_rank_without_a_first_step_is_silent_for_as_long_as_it_is_known_to_be() -> None:
+    silent = replace(rank(0, None, hangs=True), silent_s=700.0)
+    assert "rank 0 has not made a first step for 11 min" in live_line(live_run(silent, hosts=()), NOW)
+    assert "! rank 0 has not made a first step for 11 min" in shown(silent)
+    assert "! rank 0 has not made a first step\n" in shown(replace(silent, silent_s=None))
+
+
+def test_a_terminal_never_gets_escapes_of_a_run() -> None:
+    text = shown(rank(0, 20 * MS, hangs=True), {0: "at \x1b[2Jtrain.py:1 (f)"})
+    assert "\x1b" not in text and "\\x1b[2Jtrain.py" in text
+
+
+def shown(one: LiveRank, standing: dict[int, str] | None = None) -> str:
+    return render_live(live_run(one, hosts=()), standing or {}, width=200, most=4, now_s=NOW)
