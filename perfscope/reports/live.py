@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from perfscope import units
 from perfscope.analysis.live import LiveHost, LiveRank, LiveRun
 from perfscope.messages.hangs import seconds_text
-from perfscope.messages.lists import counted
+from perfscope.messages.lists import counted, listed
 from perfscope.reports.display import visible
 from perfscope.reports.terminal import Style, cells, head, pad
 
@@ -78,9 +78,8 @@ def _unreadable(run: LiveRun, width: int) -> Iterator[str]:
 
 def unreadable_text(paths: Sequence[str]) -> str:
     """In words, what of a run cannot be read: paths below its directory."""
-    more = f" and {len(paths) - _MOST_UNREADABLE} more" if len(paths) > _MOST_UNREADABLE else ""
-    names = ", ".join(map(visible, paths[:_MOST_UNREADABLE]))
-    return f"{names}{more} cannot be read: what is shown of it is from before"
+    names = listed([visible(path) for path in paths], _MOST_UNREADABLE)
+    return f"{names} cannot be read: what is shown of it is from before"
 
 
 def _ranks(run: LiveRun, style: Style, width: int, most: int) -> Iterator[str]:
