@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 def command(folder: Path, number: int, as_json: bool) -> None:
     """List the runs in FOLDER (default: perfscope-runs), the latest first.
 
-    Verdicts are those of the last `perfscope report` of a run; a run without one has none yet.
+    The step is the median of the first rank; a report has that of all ranks. Verdicts are those of the last
+    `perfscope report` of a run; a run without one has none yet.
 
     \b
     Examples:

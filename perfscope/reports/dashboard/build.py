@@ -126,8 +126,8 @@ def _runs_section(runs: Sequence[SiteRun]) -> Section | None:
         facets=_facets(runs),
         sorted_by=("started", True),
         cards=True,
-        caption="A run's name leads to its report where there is one. The verdict and samples/s are those of "
-        "the last report of a run.",
+        caption="A run's name leads to its report where there is one. The step is the median of the first "
+        "rank, the report's of all ranks. The verdict and samples/s are those of a run's last report.",
     )
     return Section(id="runs", title="Runs", blocks=(table.trimmed(),))
 
