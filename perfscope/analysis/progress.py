@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
@@ -40,7 +41,7 @@ class GroupProgress(Struct, frozen=True, kw_only=True):
         seq: number of the first collective that differs, is not entered, or not completed; None: none.
         collectives: what the ranks called there, each name once.
         ranks: those with a dump.
-        without_dump: members of which there is no dump.
+        without_dump: members of which there is no dump, or one that has lost its calls in this group.
     """
 
     name: str
@@ -67,9 +68,12 @@ class GroupProgress(Struct, frozen=True, kw_only=True):
 
 def group_progress(dumps: Mapping[int, FlightDump]) -> tuple[GroupProgress, ...]:
     """Of each process group in the dumps by rank: first those that are not over, by their earliest call."""
-    names = dict.fromkeys(group.name for dump in dumps.values() for group in dump.groups)
-    progress = [_progress(name, dumps) for name in names]
-    return tuple(sorted(progress, key=_order))
+    groups: dict[str, dict[int, FlightGroup]] = defaultdict(dict)
+    for rank, dump in dumps.items():
+        for group in dump.groups:
+            groups[group.name].setdefault(rank, group)
+    progress = (_progress(name, of_name, dumps) for name, of_name in groups.items())
+    return tuple(sorted((group for group in progress if group is not None), key=_order))
 
 
 def _order(group: GroupProgress) -> tuple[bool, int, str]:
@@ -79,11 +83,20 @@ def _order(group: GroupProgress) -> tuple[bool, int, str]:
     return not group.is_open, min(times, default=1 << 62), group.name
 
 
-def _progress(name: str, dumps: Mapping[int, FlightDump]) -> GroupProgress:
-    groups = {rank: group for rank, dump in dumps.items() for group in dump.groups if group.name == name}
+def _progress(
+    name: str, groups: Mapping[int, FlightGroup], dumps: Mapping[int, FlightDump]
+) -> GroupProgress | None:
+    """None where no dump says how far its rank is."""
     title = next((group.title for group in groups.values() if group.title), "")
     members = _members(title, groups, dumps)
-    groups = {rank: groups.get(rank, FlightGroup(name=name)) for rank in sorted(members & dumps.keys())}
+    known = {rank: groups.get(rank, FlightGroup(name=name)) for rank in sorted(members & dumps.keys())}
+    groups = {
+        rank: group
+        for rank, group in known.items()
+        if group.enqueued is not None or group.num_p2p or not dumps[rank].begins_later
+    }
+    if not groups:
+        return None
     state, seq = _state(groups)
     calls = {rank: _calls_at(group, seq) for rank, group in groups.items()}
     collectives = dict.fromkeys(call.name for of_rank in calls.values() for call in of_rank)
@@ -105,7 +118,7 @@ def _progress(name: str, dumps: Mapping[int, FlightDump]) -> GroupProgress:
             )
             for rank, group in groups.items()
         ),
-        without_dump=tuple(sorted(members - dumps.keys())),
+        without_dump=tuple(sorted(members - groups.keys())),
     )
 
 

@@ -41,9 +41,12 @@ def progress_sentence(
 
 
 def no_dump_sentence(ranks: Sequence[int]) -> str:
-    """Of members whose dump is not among the files."""
+    """Of members whose dump is not among the files, or has no call of the group any more."""
     verb = "is" if len(ranks) == 1 else "are"
-    return f"No dump of {ranks_of(ranks)} {verb} among the files: its process may have ended before."
+    return (
+        f"How far {ranks_of(ranks)} {verb} is not in the files: there is no dump, or it has no call of this "
+        "group any more."
+    )
 
 
 def _has(ranks: Sequence[int]) -> str:

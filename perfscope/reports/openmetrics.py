@@ -24,7 +24,7 @@ def render_openmetrics(analysis: RunAnalysis) -> str:
 
 def _lines(analysis: RunAnalysis, labels: dict[str, str]) -> Iterator[str]:
     about = {**labels, "framework": visible(analysis.framework), "version": __version__}
-    yield from family("perfscope_run", "info", "", "The run.", [(about, 1.0)], suffix="_info")
+    yield from family("perfscope_run_info", "gauge", "", "The run.", [(about, 1.0)])
     step = analysis.step_ns
     quantiles = {} if step is None else {"p10": step.p10, "median": step.median, "p90": step.p90}
     samples = [({**labels, "statistic": key}, value * _NS) for key, value in quantiles.items()]

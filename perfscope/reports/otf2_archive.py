@@ -5,6 +5,7 @@ The archive is a folder, written by the package otf2.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
@@ -32,7 +33,10 @@ def write_otf2(parts: Sequence[TimelinePart], title: str, folder: Path) -> int:
     try:
         with otf2.writer.open(str(folder), timer_resolution=_TICKS) as trace:
             return _write(trace, parts, title)
-    except (OSError, otf2.error.Error) as error:
+    except BaseException as error:
+        shutil.rmtree(folder, ignore_errors=True)  # half an archive, which the next call would refuse
+        if not isinstance(error, (OSError, otf2.error.Error)):
+            raise
         raise PerfscopeError(f"{folder} cannot be written: {' '.join(str(error).split())}") from None
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -64,9 +65,11 @@ def write_to_tracker(name: str, run: TrackedRun, target: str) -> str:
         Where it is, or what to do next: one line.
 
     Raises:
-        PerfscopeError: the package is not installed, or the tracker refuses.
+        PerfscopeError: the package is not installed, the tracker refuses, or the target is a link.
     """
     tracker = TRACKERS[name]
+    if "://" not in target and Path(target).is_symlink():
+        raise PerfscopeError(f"{target} is a link, which is not followed: name another folder with -o")
     os.environ.update(_SILENT)
     try:
         library = import_module(tracker.module)
@@ -138,7 +141,8 @@ def _wandb(library: Any, run: TrackedRun, target: str) -> str:
 
 
 def _tensorboard(library: Any, run: TrackedRun, target: str) -> str:
-    folder = Path(target) / run.name
+    # The name stands in run.json: it may be any text.
+    folder = Path(target) / (re.sub(r"[^\w.-]+", "_", run.name).lstrip(".")[:100] or "run")
     writer = library.SummaryWriter(logdir=str(folder))
     for name, rows in run.series.items():
         for step, at_ms, value in rows:

@@ -46,8 +46,14 @@ class FlightGroup(WholeLists, frozen=True):
 
 
 class FlightDump(Record, frozen=True):
-    """A rank's dump. `last`: its latest call in any group; None: it made none."""
+    """A rank's dump.
+
+    Attributes:
+        last: its latest call in any group; None: it made none.
+        begins_later: the recorder was full, and its first calls are not there any more.
+    """
 
     version: str = ""
     groups: tuple[FlightGroup, ...] = ()
     last: FlightCall | None = None
+    begins_later: bool = False

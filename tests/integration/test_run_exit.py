@@ -224,6 +224,7 @@ def test_options_are_kept_with_the_run_and_reach_the_probe(tmp_path: Path) -> No
         "layer_counters": False,
         "trace": True,
         "samples_per_step": 96,
+        "hang_after_s": 60.0,
         "sampling": {"interval_ms": 250.0, "stacks": False},
     }
     assert json.loads(ended.stdout) == expected

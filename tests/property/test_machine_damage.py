@@ -114,7 +114,7 @@ class DamagedFile(SampleFile):
                 )
                 target = target[key] if is_there else None
             if isinstance(target, dict) or (isinstance(target, list) and path[-1] in range(len(target))):
-                target[path[-1]] = value
+                target[path[-1]] = copy.deepcopy(value)  # one value may be drawn for several places
 
 
 LINES = [json.loads(line) for line in sampled().text.splitlines()]

@@ -32,8 +32,11 @@ class FlightRecorder(Format):
         return bool(_NAMED.search(name)) or super().takes_name(name)
 
     def sniff(self, path: Path, head: bytes) -> bool:
-        if head[:1] == bytes([_PROTOCOL]) or head.lstrip()[:1] == b"{":
-            return any(key in head for key in _KEYS) and b'"traceEvents"' not in head
+        is_stream = head[:1] == bytes([_PROTOCOL])
+        if is_stream or head.lstrip()[:1] == b"{":
+            # The members of many groups may fill all of `head`; Kineto's JSON has that key, too.
+            keys = (*_KEYS, b"pg_config") if is_stream else _KEYS
+            return any(key in head for key in keys) and b'"traceEvents"' not in head
         return False
 
     def suffix_of(self, path: Path) -> str:

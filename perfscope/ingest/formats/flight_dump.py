@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from collections.abc import Sequence
 from itertools import islice
 from typing import Any
 
@@ -30,6 +31,7 @@ LAST_CALLS = 64  # of each group, kept with their frames
 _MOST_FRAMES, _MOST_TENSORS, _MOST_DIMS, _MOST_TEXT = 64, 8, 8, 300
 _MOST_RANKS, _MOST_GROUPS = 1_000_000, 10_000
 _WHOLE = 1 << 61
+_FIRST_GROUP = "0"
 _INT = re.compile(r"-?\d{1,18}")
 
 
@@ -106,23 +108,21 @@ def _flight(
 ) -> FlightDump:
     titles, names = _names(entries)
     members = _members(document, titles)
-    status = {
-        names.get(_text(key), _text(key)): value
-        for key, value in islice(_dict(document.get("pg_status")).items(), _MOST_GROUPS)
-        if isinstance(value, dict)
-    }
-    of_group: dict[str, list[FlightCall]] = defaultdict(list)
+    status = _status(document, names)
+    of_group: dict[str, list[tuple[FlightCall, bool]]] = defaultdict(list)  # with: over
     pending: dict[str, int] = defaultdict(int)
     for call, is_p2p, is_over in calls:
         if is_p2p:
             pending[call.group] += not is_over
         else:
-            of_group[call.group].append(call)
+            of_group[call.group].append((call, is_over))
     groups = []
     for name in islice(dict.fromkeys((*of_group, *pending, *status, *members)), _MOST_GROUPS):
-        ordered = sorted(of_group.get(name, ()), key=lambda call: call.seq)
-        told = status.get(name, {})
-        known = [seq for seq in (_number(told.get("last_enqueued_collective")),) if seq is not None]
+        with_ends = sorted(of_group.get(name, ()), key=lambda pair: pair[0].seq)
+        ordered = [call for call, _ in with_ends]
+        # Sends and receives have numbers of their own, and PyTorch's status has that of the last of either.
+        stated = {} if name in pending else status.get(name, {})
+        known = [seq for seq in (_number(stated.get("last_enqueued_collective")),) if seq is not None]
         known += [ordered[-1].seq] if ordered else []
         groups.append(
             FlightGroup(
@@ -130,22 +130,39 @@ def _flight(
                 title=titles.get(name, ""),
                 ranks=members.get(name),
                 enqueued=max(known, default=None),
-                started=_number(told.get("last_started_collective")),
-                completed=_completed(told, ordered),
+                started=_number(stated.get("last_started_collective")),
+                completed=_completed(stated, with_ends),
                 calls=tuple(ordered[-LAST_CALLS:]),
                 num_p2p=pending[name],
             )
         )
     last = max((call for call, _, _ in calls), key=lambda call: call.created_ns or 0, default=None)
-    return FlightDump(version=_text(document.get("version")), groups=tuple(groups), last=last)
+    return FlightDump(
+        version=_text(document.get("version")),
+        groups=tuple(groups),
+        last=last,
+        begins_later=min((_number(entry.get("record_id")) or 0 for entry in entries), default=0) > 0,
+    )
 
 
-def _completed(told: dict[Any, Any], calls: list[FlightCall]) -> int | None:
-    """Number of the last completed collective, 0 for none; of old dumps by the states of the calls."""
+def _status(document: dict[Any, Any], names: dict[str, str]) -> dict[str, dict[Any, Any]]:
+    """Group -> how far the process says it is. By the process's own numbers of groups: without calls in the
+    dump only that of the first group is known to be its name as well.
+    """
+    status = {}
+    for key, value in islice(_dict(document.get("pg_status")).items(), _MOST_GROUPS):
+        number = _text(key)
+        if isinstance(value, dict) and (number in names or number == _FIRST_GROUP):
+            status[names.get(number, number)] = value
+    return status
+
+
+def _completed(stated: dict[Any, Any], calls: list[tuple[FlightCall, bool]]) -> int | None:
+    """Number of the last completed collective, 0 for none; without a status by the ends of the calls."""
     key = "last_completed_collective"
-    if key in told:
-        return _number(told[key]) or 0
-    return max((call.seq for call in calls if call.state == "completed"), default=0) if calls else None
+    if key in stated:
+        return _number(stated[key]) or 0
+    return max((call.seq for call, is_over in calls if is_over), default=0) if calls else None
 
 
 def _names(entries: list[dict[Any, Any]]) -> tuple[dict[str, str], dict[str, str]]:
@@ -170,7 +187,7 @@ def _members(document: dict[Any, Any], titles: dict[str, str]) -> dict[str, tupl
         if isinstance(ranks, str):
             listed = [int(number) for number in _INT.findall(ranks[: 8 * _MOST_RANKS])]
         else:
-            listed = [rank for rank in _list(ranks)[:_MOST_RANKS] if _number(rank) is not None]
+            listed = [rank for rank in _list(ranks, _MOST_RANKS) if _number(rank) is not None]
         if listed:
             members[name] = tuple(sorted({rank for rank in listed if 0 <= rank < _MOST_RANKS}))
     return members
@@ -199,7 +216,7 @@ def _shapes(entry: dict[Any, Any]) -> tuple[str, ...]:
     sizes, dtypes = _list(entry.get("input_sizes")), _list(entry.get("input_dtypes"))
     shapes = []
     for at, size in enumerate(sizes[:_MOST_TENSORS]):
-        dims = [_number(dim) for dim in _list(size)[:_MOST_DIMS]]
+        dims = [_number(dim) for dim in _list(size, _MOST_DIMS)]
         shape = "x".join("?" if dim is None else str(dim) for dim in dims) or "scalar"
         dtype = _text(dtypes[at]) if at < len(dtypes) else ""
         shapes.append(f"{shape} {dtype}".strip())
@@ -210,7 +227,7 @@ def _shapes(entry: dict[Any, Any]) -> tuple[str, ...]:
 
 def _frames(frames: object) -> tuple[str, ...]:
     lines = []
-    for frame in _list(frames)[:_MOST_FRAMES]:
+    for frame in _list(frames, _MOST_FRAMES):
         if isinstance(frame, dict):
             line = _number(frame.get("line"))
             place = f"{_text(frame.get('filename'))}:{'?' if line is None else line}"
@@ -243,8 +260,11 @@ def _number(value: object) -> int | None:
     return value if type(value) is int and 0 <= value < _WHOLE else None
 
 
-def _list(value: object) -> list[Any]:
-    return list(value) if isinstance(value, (list, tuple)) else []
+def _list(value: object, most: int | None = None) -> Sequence[Any]:
+    """The value, or its first `most` items."""
+    if not isinstance(value, (list, tuple)):
+        return []
+    return value if most is None else value[:most]
 
 
 def _dict(value: object) -> dict[Any, Any]:

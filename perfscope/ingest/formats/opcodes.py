@@ -14,6 +14,7 @@ from typing import Any
 
 _MARK = object()
 _STOP = ord(".")
+_KEYS = (str, bytes, int, float, bool, type(None))
 # Opcodes that name classes, call functions, or fill objects (pickletools): refused with their own words.
 _CODE = frozenset(b"ciobR\x81\x92\x93PQ\x82\x83\x84")
 
@@ -98,6 +99,9 @@ class _Machine:
     def update(self, items: list[Any]) -> None:
         if type(self.stack[-1]) is not dict or len(items) % 2:
             raise StreamError(f"damaged at byte {self.at:,}")
+        # A tuple as a key is hashed by C code, to any depth and, where it is shared, any number of times.
+        if any(type(key) not in _KEYS for key in items[::2]):
+            raise StreamError(f"a key that is no plain value, at byte {self.at:,}")
         self.stack[-1].update(zip(items[::2], items[1::2], strict=True))
 
     def remember(self, index: int) -> None:

@@ -113,10 +113,67 @@ def test_completed_groups_come_after_those_that_are_not(tmp_path: Path) -> None:
 
 
 def test_dumps_without_status_are_judged_by_the_states_of_their_calls(tmp_path: Path) -> None:
-    document = dump(entry(4), entry(5, state="started"), enqueued=0, completed=0)
+    document = dump(entry(4), entry(5, state="started", retired=False), enqueued=0, completed=0)
     del document["pg_status"]
     (group,) = imported(tmp_path, document)
     assert (group.state, group.seq, group.ranks[0].completed) == (GroupState.NOT_COMPLETED, 5, 4)
+
+
+def test_a_status_of_a_group_whose_calls_are_gone_is_no_other_groups(tmp_path: Path) -> None:
+    """pg_status counts groups by the process's own numbers: its "1" may be the group "2"."""
+
+    def document(group: str, members: str, *, evicted: bool) -> dict[str, Any]:
+        calls = [entry(n, group=group, pg_id=1) for n in (3, 4)]
+        made = dump(
+            *([entry(9, pg_id=0)] if evicted else calls), enqueued=9, completed=9, ranks="[0, 1, 2, 3]"
+        )
+        status = {"last_enqueued_collective": 3 if evicted else 4, "last_completed_collective": 3}
+        made["pg_status"] = {"1": status if evicted else {**status, "last_completed_collective": 4}}
+        made["pg_config"] = {
+            group: {"name": group, "desc": "mesh_dp", "ranks": members},
+            "0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1, 2, 3]"},
+        }
+        return made
+
+    first = [document("1", "[0, 1]", evicted=False)] * 2
+    second = [document("2", "[2, 3]", evicted=True)] * 2
+    groups = imported(tmp_path, *first, *second)
+    assert not [group.name for group in groups if group.state is GroupState.NOT_ENTERED]
+
+
+def test_what_a_rank_called_before_its_first_calls_were_lost_is_not_known(tmp_path: Path) -> None:
+    full = dump(entry(9), enqueued=9, completed=9)
+    full["pg_config"]["3"] = {"name": "3", "desc": "mesh_dp", "ranks": "[0, 1]"}
+    other = dump(entry(9), entry(5, group="3", pg_id=2), enqueued=9, completed=9)
+    other["pg_config"] = full["pg_config"]
+    (group,) = [group for group in imported(tmp_path, other, full) if group.name == "3"]
+    assert (group.state, group.without_dump) == (GroupState.COMPLETED, (1,))
+
+
+def test_numbers_of_sends_are_no_numbers_of_collectives(tmp_path: Path) -> None:
+    """PyTorch's status has the number of the last call, be it a collective or a send."""
+    documents = [
+        dump(entry(4), entry(0, "send 0->1", is_p2p=True, p2p_seq_id=last), enqueued=last, completed=last)
+        for last in (400, 396)
+    ]
+    (group,) = imported(tmp_path, *documents)
+    assert (group.state, [row.enqueued for row in group.ranks]) == (GroupState.COMPLETED, [4, 4])
+
+
+def test_a_dump_with_a_long_list_of_groups_is_recognized(tmp_path: Path) -> None:
+    ranks = str(list(range(4096)))
+    configs = {str(n): {"name": str(n), "desc": "mesh", "ranks": ranks} for n in range(8)}
+    document = {"version": "2.10", "pg_config": configs, **dump(entry(4), enqueued=4, completed=4)}
+    document["pg_config"] = configs
+    assert imported(tmp_path, document)
+
+
+@pytest.mark.parametrize(
+    "key", [b"K\x01" + 50_000 * b"\x85", b"(K\x01q\x00" + b"h\x00h\x00\x86q\x00" * 40 + b"t"]
+)
+def test_a_key_that_would_be_hashed_without_end_is_refused(key: bytes) -> None:
+    with pytest.raises(StreamError, match="no plain value"):
+        plain_data(b"\x80\x02}" + key + b"Ns.")
 
 
 @pytest.mark.parametrize("protocol", [2, 3, 4, 5])
