@@ -55,7 +55,7 @@ def test_a_line_and_whole_metrics_come_while_the_training_goes_on(tmp_path: Path
         {sample.name: sample.value for family in families for sample in family.samples}
         for families in map(parser.text_string_to_metric_families, seen)
     ]
-    assert all(text.endswith("\n") and "perfscope_run_steps_total{" in text for text in seen)  # no half file
+    assert all(text.endswith("\n") and "perfscope_run_running{" in text for text in seen)  # no half file
     steps = {values["perfscope_run_steps_total"] for values in found if "perfscope_run_steps_total" in values}
     assert len(steps) > 1 and max(steps) == 120
     assert any(values.get("perfscope_rank_step_seconds", 0) >= 0.05 for values in found)
