@@ -23,6 +23,8 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -127,7 +129,12 @@ def measured(words: list[str], environment: dict[str, str], folder: Path) -> tup
 
 
 def cases_of(args: argparse.Namespace, folder: Path) -> dict[str, list[str]]:
-    """Makes the inputs; name -> command."""
+    """Makes the inputs; name -> command. In a process of its own: a child's peak memory begins with ours."""
+    with ProcessPoolExecutor(1, get_context("spawn")) as maker:
+        return maker.submit(_made, args, folder).result()
+
+
+def _made(args: argparse.Namespace, folder: Path) -> dict[str, list[str]]:
     report = [sys.executable, "-m", "perfscope", "report"]
     cases: dict[str, list[str]] = {}
     build(_new(folder / "steps"), 1, 10, NUM_STEPS, 1)
