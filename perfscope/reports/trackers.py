@@ -142,7 +142,7 @@ def _wandb(library: Any, run: TrackedRun, target: str) -> str:
 
 def _tensorboard(library: Any, run: TrackedRun, target: str) -> str:
     # The name stands in run.json: it may be any text.
-    folder = Path(target) / (re.sub(r"[^\w.-]+", "_", run.name).lstrip(".")[:100] or "run")
+    folder = Path(target) / (re.sub(r"[^\w. -]+", "_", run.name).strip(". ")[:100] or "run")
     writer = library.SummaryWriter(logdir=str(folder))
     for name, rows in run.series.items():
         for step, at_ms, value in rows:
