@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from pyarrow import csv
 
 _WORD = 1 << 64
+_LARGEST_BLOCK = 1 << 30  # bytes: Arrow chooses the types of columns by the first block
 _LARGEST = 1e30  # no figure of any machine
 _EXACT = 1 << 53  # whole numbers below are exact as float64
 Numbers: TypeAlias = "NDArray[np.int64] | NDArray[np.uint64] | NDArray[np.float64]"
@@ -40,25 +42,15 @@ class Readings(Struct, frozen=True, eq=False):
 
 
 def read(lines: Sequence[bytes], num_values: int) -> Readings | None:
-    """Three whole numbers and `num_values` values per line, by Arrow's reader of tables.
+    """Three whole numbers and a list of `num_values` per line.
 
     None: some line may be damaged, or has a number that a column cannot hold exactly; nothing is said of the
     others then.
     """
-    text = b"\n".join(lines) + b"\n"
-    if not lines or not _are_lists(text, len(lines), num_values):
-        return None
-    names = [str(column) for column in range(num_values + 3)]
-    try:
-        table = csv.read_csv(
-            pa.BufferReader(text.translate(None, b"[] ")),
-            read_options=csv.ReadOptions(column_names=names, use_threads=False, block_size=len(text)),
-            parse_options=csv.ParseOptions(quote_char=False, ignore_empty_lines=False),
-            convert_options=csv.ConvertOptions(
-                column_types=dict.fromkeys(names[:3], pa.int64()), null_values=["null"]
-            ),
-        )
-    except pa.ArrowInvalid:
+    names = tuple(map(str, range(num_values + 3)))
+    text = b"".join(line + b"\n" for line in lines)
+    table = number_table(text, names, (pa.int64(),) * 3, has_list=True) if num_values else None
+    if table is None or len(table) != len(lines):
         return None
     columns = [_column(table[name]) for name in names[3:]]
     found = tuple(column for column in columns if column is not None)
@@ -67,27 +59,61 @@ def read(lines: Sequence[bytes], num_values: int) -> Readings | None:
     return Readings(table["1"].to_numpy().copy(), table["2"].to_numpy().copy(), found)
 
 
-def _are_lists(text: bytes, num_lines: int, num_values: int) -> bool:
-    """Whether every line has the brackets and commas of three numbers and a list, whatever the values are."""
+def number_table(
+    lines: bytes, names: tuple[str, ...], types: tuple[pa.DataType, ...], *, has_list: bool = False
+) -> pa.Table | None:
+    """Lines `[a,b,...]` of numbers and nulls, or `[a, b, ...]`, by Arrow's reader of tables.
+
+    Args:
+        lines: each with its newline.
+        names: of the columns.
+        types: of the first columns; Arrow chooses those of the others.
+        has_list: what follows the third number is a list: `[a,b,c,[d,...]]`.
+
+    Returns:
+        None: some line has other brackets or commas, or holds no such numbers.
+    """
+    if not _are_lists(lines, len(names), has_list=has_list):
+        return None
+    try:
+        return csv.read_csv(pa.BufferReader(lines.translate(None, b"[] ")), *_options(names, types))
+    except pa.ArrowInvalid:
+        return None
+
+
+@lru_cache(maxsize=64)
+def _options(
+    names: tuple[str, ...], types: tuple[pa.DataType, ...]
+) -> tuple[csv.ReadOptions, csv.ParseOptions, csv.ConvertOptions]:
+    return (
+        csv.ReadOptions(column_names=list(names), use_threads=False, block_size=_LARGEST_BLOCK),
+        csv.ParseOptions(quote_char=False, ignore_empty_lines=False),
+        csv.ConvertOptions(column_types=dict(zip(names, types, strict=False)), null_values=["null"]),
+    )
+
+
+def _are_lists(text: bytes, num_values: int, *, has_list: bool) -> bool:
+    """Whether every line has the brackets and commas of so many values, whatever these are."""
     codes = np.frombuffer(text, np.uint8)
     ends, commas, spaces = (np.flatnonzero(codes == ord(mark)) for mark in "\n, ")
-    if len(ends) != num_lines or len(commas) != num_lines * (num_values + 2) or not num_values:
+    if not len(ends) or len(commas) != len(ends) * (num_values - 1):
         return False
-    if any(np.count_nonzero(codes == ord(mark)) != 2 * num_lines for mark in "[]"):
+    if any(np.count_nonzero(codes == ord(mark)) != (1 + has_list) * len(ends) for mark in "[]"):
         return False
     if len(spaces) and not np.array_equal(spaces, commas + 1):
         return False
     begins = np.concatenate(([0], ends[:-1] + 1))
-    third = commas.reshape(num_lines, num_values + 2)[:, 2]
-    inner = codes[third + 2 if len(spaces) else third + 1]
-    return bool(
-        (codes[begins] == ord("[")).all()
-        and (begins < third).all()
-        and (third < ends).all()
-        and (inner == ord("[")).all()
-        and (codes[ends - 1] == ord("]")).all()
-        and (codes[ends - 2] == ord("]")).all()
+    by_line = commas.reshape(len(ends), num_values - 1)
+    is_regular = (
+        (codes[begins] == ord("["))
+        & (codes[ends - 1] == ord("]"))
+        & (begins < by_line[:, 0])
+        & (by_line[:, -1] < ends)
     )
+    if has_list:
+        inner = codes[by_line[:, 2] + (2 if len(spaces) else 1)]
+        is_regular &= (inner == ord("[")) & (codes[ends - 2] == ord("]"))
+    return bool(is_regular.all())
 
 
 def _column(column: pa.ChunkedArray) -> NumberColumn | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from typing import TypeVar
 
 import msgspec
@@ -11,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 from msgspec import Struct
 from numpy.typing import NDArray
-from pyarrow import csv
 
 from perfscope.rundir.documents import DECODE_ERRORS
+from perfscope.rundir.number_lists import number_table
 from perfscope.rundir.schema import STEPS
 
 Row = list[int | None]
@@ -121,11 +120,12 @@ def _regular(body: bytes, columns: tuple[str, ...]) -> dict[str, pa.ChunkedArray
     """
     if not body or len(set(columns)) < len(columns):
         return None
+    types = tuple(map(_type_of, columns))
     blocks: list[pa.Table] = []
     begin = 0
     while begin < len(body):
         end = body.rfind(b"\n", begin, begin + _BLOCK) + 1
-        block = _block(body[begin:end], columns)
+        block = number_table(body[begin:end], columns, types)
         if block is None:
             return None
         blocks.append(block)
@@ -134,41 +134,6 @@ def _regular(body: bytes, columns: tuple[str, ...]) -> dict[str, pa.ChunkedArray
     if any(table[name].null_count for name in ("step", "start_ns", "dur_ns")):
         return None
     return {name: table[name] for name in columns} if table["dur_ns"].to_numpy().min() >= 0 else None
-
-
-def _block(lines: bytes, columns: tuple[str, ...]) -> pa.Table | None:
-    if not _are_arrays(lines, len(columns)):
-        return None
-    try:
-        return csv.read_csv(
-            pa.BufferReader(lines.translate(None, b"[] ")),
-            *_options(columns),
-        )
-    except pa.ArrowInvalid:
-        return None
-
-
-@lru_cache(maxsize=8)
-def _options(columns: tuple[str, ...]) -> tuple[csv.ReadOptions, csv.ParseOptions, csv.ConvertOptions]:
-    return (
-        csv.ReadOptions(column_names=list(columns), use_threads=False),
-        csv.ParseOptions(quote_char=False, ignore_empty_lines=False),
-        csv.ConvertOptions(column_types={name: _type_of(name) for name in columns}, null_values=["null"]),
-    )
-
-
-def _are_arrays(body: bytes, num_values: int) -> bool:
-    """Whether every line is `[a,b,...]` or `[a, b, ...]` with so many values, whatever these are."""
-    text = np.frombuffer(body, np.uint8)
-    ends, commas, spaces = (np.flatnonzero(text == ord(mark)) for mark in "\n, ")
-    if not len(ends) or text[0] != ord("[") or len(commas) != len(ends) * (num_values - 1):
-        return False
-    return (
-        (text[ends - 1] == ord("]")).all()
-        and (text[ends[:-1] + 1] == ord("[")).all()
-        and all(np.count_nonzero(text == ord(mark)) == len(ends) for mark in "[]")
-        and (not len(spaces) or np.array_equal(spaces, commas + 1))
-    )
 
 
 def _type_of(name: str) -> pa.DataType:
