@@ -239,7 +239,7 @@ class RunWatch:
         )
 
     def forgive(self, now_s: float) -> None:
-        """Nobody looked, and perhaps nothing ran (the machine slept): what was before counts no more."""
+        """There was no look for long, perhaps because the machine slept: earlier times do not count."""
         for rank in self._ranks.values():
             rank.steps.forgive(now_s)
             rank.marks.forgive(now_s)

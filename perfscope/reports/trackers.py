@@ -22,7 +22,7 @@ from perfscope.errors import PerfscopeError
 _EXPERIMENT = "perfscope"
 _BATCH = 500  # values that MLflow takes at once
 _ARTIFACT = "report.html"
-# Trackers report their own use and errors to their makers unless told not to.
+# Trackers report their own use and errors to their makers unless that is switched off.
 _SILENT = {"DO_NOT_TRACK": "true", "MLFLOW_DISABLE_TELEMETRY": "true", "WANDB_ERROR_REPORTING": "false"}
 
 
@@ -141,7 +141,7 @@ def _wandb(library: Any, run: TrackedRun, target: str) -> str:
 
 
 def _tensorboard(library: Any, run: TrackedRun, target: str) -> str:
-    # The name stands in run.json: it may be any text.
+    # The name is run.json's: it may be any text.
     folder = Path(target) / (re.sub(r"[^\w. -]+", "_", run.name).strip(". ")[:100] or "run")
     writer = library.SummaryWriter(logdir=str(folder))
     for name, rows in run.series.items():

@@ -3,7 +3,7 @@
 A setting's value is the median over its runs, which differ in their seed. A run that did not reach the target
 has no value: settings with such runs come last, by the share of their runs that reached it. The first
 two are compared by the ratio of their medians; its interval is a bootstrap over runs (see repeats). Where it
-holds 1, or there is none, nobody can tell which is better.
+holds 1, or there is none, which is better is not known.
 
 Goodput compares batches alone. A noise scale is that of the trajectory it was measured on, so that one scale,
 the median over settings, is used for all; other rules, rates, compressions or stale gradients learn

@@ -403,7 +403,7 @@ class LearningRow(Struct, frozen=True, kw_only=True):
 class LearningRanking(Struct, frozen=True, kw_only=True):
     """Settings by how fast they learn, best first; see learning.py.
 
-    `level`: the interval of the first two's ratio holds 1, so that nobody can tell; None: there is none.
+    `level`: the interval of the first two's ratio holds 1: which is better is not known; None: there is none.
     """
 
     basis: RankBasis

@@ -3,7 +3,7 @@
 Only opcodes that make None, booleans, numbers, texts, bytes, lists, tuples and dicts are known. There is no
 way to name a class or a function, to call one, or to set an attribute; a file that tries is refused. Unlike
 with the standard library's reader, a stored index or length never reserves memory: everything that is built
-stands in the file.
+is in the file.
 """
 
 from __future__ import annotations

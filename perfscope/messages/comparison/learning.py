@@ -66,7 +66,7 @@ def headline(
     interval: _Interval | None,
     level: bool | None,
 ) -> str:
-    """Which is first, by how much, and whether that can be told; then the order of all."""
+    """Which is first, by how much, and whether that is certain; then the order of all."""
     first, second = rows[0], rows[1]
     by = f"By {basis_words(basis, target)}"
     both = f"{amount(basis, first.value)} against {amount(basis, second.value)}"

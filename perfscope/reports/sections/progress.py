@@ -96,11 +96,11 @@ def _table(number: int, group: GroupProgress) -> Table:
 
 def _row(row: RankProgress) -> tuple[Value, ...]:
     call = row.call
-    told: tuple[str, str, str] = ("", "", "")
+    cells: tuple[str, str, str] = ("", "", "")
     if call is not None:
         frames = [_short(frame) for frame in call.frames if _LIBRARY not in frame][:_MOST_FRAMES]
-        told = (f"{call.name} #{call.seq}", ", ".join(call.shapes), " < ".join(frames))
-    texts = tuple(visible(text, _LONGEST) for text in told)
+        cells = (f"{call.name} #{call.seq}", ", ".join(call.shapes), " < ".join(frames))
+    texts = tuple(visible(text, _LONGEST) for text in cells)
     return (row.rank, row.enqueued, row.started, row.completed, row.num_p2p, *texts)
 
 

@@ -8,7 +8,7 @@ from math import exp, log
 import torch
 
 _MOST_COMPARED = 4096  # classes: each pair of centers is compared
-OVERLAP = 1e-3  # share of samples whose class cannot be told, at most, for the best to be known
+OVERLAP = 1e-3  # share of samples whose class is ambiguous, at most, for the best to be known
 
 
 @dataclass(frozen=True, slots=True)
