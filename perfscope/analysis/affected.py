@@ -29,21 +29,21 @@ COUNTED = ("layers", "counters")  # keys of the report with counters of layers
 
 
 class Affected(Struct, frozen=True, kw_only=True):
-    """The figures that a file gives: their paths (see `Missing`), and in words."""
+    """The figures that a file gives: their paths (see `Missing`), and their names in a sentence."""
 
     paths: tuple[str, ...]
-    words: str
+    text: str
 
 
-_TRAINING = Affected(paths=OF_TRAINING, words=files.TRAINING)
-_RUN = Affected(paths=("run", *OF_TRAINING), words=files.EVERYTHING)
+_TRAINING = Affected(paths=OF_TRAINING, text=files.TRAINING)
+_RUN = Affected(paths=("run", *OF_TRAINING), text=files.EVERYTHING)
 _OF_HOST = {
-    layout.TOPOLOGY_JSON: Affected(paths=_OF_MACHINE, words=files.MACHINE),
-    layout.CEILINGS_JSON: Affected(paths=_OF_MACHINE, words=files.PEAKS),
-    layout.SAMPLES_JSONL: Affected(paths=_OF_MACHINE, words=files.COUNTERS),
-    layout.SAMPLES_SEAL: Affected(paths=_OF_MACHINE, words=files.COUNTERS),
-    layout.HANGS_JSONL: Affected(paths=("hangs",), words=files.HANGS),
-    layout.STACKS_JSON: Affected(paths=_OF_MACHINE, words=files.STACKS),
+    layout.TOPOLOGY_JSON: Affected(paths=_OF_MACHINE, text=files.MACHINE),
+    layout.CEILINGS_JSON: Affected(paths=_OF_MACHINE, text=files.PEAKS),
+    layout.SAMPLES_JSONL: Affected(paths=_OF_MACHINE, text=files.COUNTERS),
+    layout.SAMPLES_SEAL: Affected(paths=_OF_MACHINE, text=files.COUNTERS),
+    layout.HANGS_JSONL: Affected(paths=("hangs",), text=files.HANGS),
+    layout.STACKS_JSON: Affected(paths=_OF_MACHINE, text=files.STACKS),
 }
 
 
@@ -51,25 +51,25 @@ def affected_by(path: str) -> Affected:
     """What comes from the file at `path`, relative to the run directory."""
     parts = path.split("/")
     if parts[0] == layout.HOSTS:
-        return _OF_HOST.get(parts[-1], Affected(paths=_OF_MACHINE, words=files.HOST))
+        return _OF_HOST.get(parts[-1], Affected(paths=_OF_MACHINE, text=files.HOST))
     if parts[0] != layout.RANKS:
         return _RUN if parts[0] == layout.RUN_JSON else _TRAINING
     if len(parts) == 2:  # an attempt that is not shown
-        return Affected(paths=(), words="")
+        return Affected(paths=(), text="")
     rank = parts[1].partition(".")[0]
     file, name = f"{RANKS}.{rank}", parts[2]
     if name == layout.STEPS_JSONL:
-        return Affected(paths=(file, *_OF_STEPS), words=files.STEPS)
+        return Affected(paths=(file, *_OF_STEPS), text=files.STEPS)
     if name == layout.LAYERS_JSON:
         of_layers = ("layers", "communication", "process_groups", f"{file}.communication")
-        return Affected(paths=(*of_layers, "machine", "findings", *_CAUSES), words=files.LAYERS)
+        return Affected(paths=(*of_layers, "machine", "findings", *_CAUSES), text=files.LAYERS)
     if name in (layout.WINDOWS, layout.WINDOWS_JSONL):
-        return Affected(paths=(file, *_OF_WINDOWS), words=files.WINDOWS)
+        return Affected(paths=(file, *_OF_WINDOWS), text=files.WINDOWS)
     if name == layout.ERRORS_JSONL:
-        return Affected(paths=("findings", "remarks"), words=files.ERRORS)
+        return Affected(paths=("findings", "remarks"), text=files.ERRORS)
     if name == layout.BENCH_JSON:
         return Affected(
             paths=("bench", "findings", "machine", *_SPEED),
-            words=files.BENCH,
+            text=files.BENCH,
         )
     return _TRAINING

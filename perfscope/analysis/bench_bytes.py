@@ -217,8 +217,8 @@ def call_counts(
     for rows in scheme.calls_of_rank.values():
         for row in rows:
             planned = row.count * (num_steps // row.every)
-            whole = row.calls is not None and not (scheme.steps and num_steps < scheme.steps)
-            foreseen[_key(row)] += (row.calls if whole and row.calls else planned) if num_steps else 0
+            is_complete = row.calls is not None and not (scheme.steps and num_steps < scheme.steps)
+            foreseen[_key(row)] += (row.calls if is_complete and row.calls else planned) if num_steps else 0
             labels.setdefault(_key(row), row.what)
             if row.by_library:
                 by_library.add(_key(row))

@@ -48,10 +48,10 @@ class CallLabels:
     """
 
     def __init__(
-        self, source: RunSource, groups: Iterable[CommGroupResult], known: LabeledCalls = NO_CALLS
+        self, source: RunSource, groups: Iterable[CommGroupResult], labeled_calls: LabeledCalls = NO_CALLS
     ) -> None:
         self._source = source
-        self._known = known
+        self._labeled_calls = labeled_calls
         self._facts = {(f.rank, f.window): f for f in map(window_facts, source.summaries())}
         self._axes: dict[str, dict[str, str]] = defaultdict(dict)  # group -> kind of call -> axis
         for entry in groups:
@@ -67,21 +67,21 @@ class CallLabels:
             rank, window: whose.
         """
         labels = self._labels(table, self._facts[rank, window]) if table.num_rows else {}
-        for name, place in (("layer", 0), ("group", 1)):
+        for name, position in (("layer", 0), ("group", 1)):
             code, texts = words(table, name)
             texts = [*texts]
             numbers = {text: number for number, text in enumerate(texts)}
             code = code.copy()
             for row, label in labels.items():
-                text = label[place]
+                text = label[position]
                 number = -1 if text is None else numbers.setdefault(text, len(numbers))
                 code[row] = number
             column = table.column_names.index(name)
             table = table.set_column(column, name, _dictionary(code, list(numbers)))
-        for name, place in zip(CALL_COLUMNS.names, (2, 3), strict=True):
+        for name, position in zip(CALL_COLUMNS.names, (2, 3), strict=True):
             code, numbers = np.full(table.num_rows, -1, np.int32), {}
             for row, label in labels.items():
-                text = label[place]
+                text = label[position]
                 code[row] = -1 if text is None else numbers.setdefault(text, len(numbers))
             table = table.append_column(name, _dictionary(code, list(numbers)))
         return table
@@ -103,10 +103,11 @@ class CallLabels:
             is_copy = on_device and device < 0
             reason = Unattributed.BESIDE_DEVICES if is_copy else Unattributed.OUTSIDE_STEPS
             labels[row] = _Label(None, name, axis, reason.value)
-        known = self._known.get((facts.rank, facts.window))
+        labeled_calls = self._labeled_calls.get((facts.rank, facts.window))
         by_row: dict[int, list[LabeledCall]] = defaultdict(list)
         for call in sorted(
-            self._calls(table, facts) if known is None else known, key=lambda call: -call.share
+            self._calls(table, facts) if labeled_calls is None else labeled_calls,
+            key=lambda call: -call.share,
         ):
             by_row[call.row].append(call)
         for row, calls in by_row.items():

@@ -19,13 +19,13 @@ def pieces(start: Int64, end: Int64, thread: Int64) -> tuple[Int64, Int64, Int64
         start, end: of the calls, shape (calls,).
         thread: of messages of CPU backends; -1 = any other call.
     """
-    others = np.flatnonzero(thread < 0)
-    parts: list[tuple[Int64, Int64, Int64]] = [(others, start[others], end[others])]
+    threadless = np.flatnonzero(thread < 0)
+    parts: list[tuple[Int64, Int64, Int64]] = [(threadless, start[threadless], end[threadless])]
     for number in distinct(thread[thread >= 0]).tolist():
         calls = np.flatnonzero(thread == number)
         index, begins, ends = iv.first_ending(start[calls], end[calls])
         parts.append((calls[index], begins, ends))
-    call, begin, stop = (np.concatenate([part[place] for part in parts]) for place in range(3))
+    call, begin, stop = (np.concatenate([part[column] for part in parts]) for column in range(3))
     return call, begin, stop
 
 

@@ -172,8 +172,8 @@ class RankComm(Struct):
             self._add_message(outside, row, groups)
         for row in np.flatnonzero(early).tolist():
             self._add_row(outside, row, groups, Unattributed.OUTSIDE_STEPS)
-        others = ~is_message & ~early
-        for step, group in distinct_pairs(outside.step[others], outside.group[others])[0].tolist():
+        in_steps = ~is_message & ~early
+        for step, group in distinct_pairs(outside.step[in_steps], outside.group[in_steps])[0].tolist():
             chosen = ~is_message & (outside.step == step) & (outside.group == group)
             at = np.flatnonzero(chosen)
             in_order = outside.at(at[np.argsort(outside.start[at], kind="stable")])
@@ -265,7 +265,7 @@ class RankComm(Struct):
         group, collective = groups[int(calls.group[row])], str(calls.collective[row])
         for layer, weight in weights.items():
             share = weight / total
-            self._take(CommCell(group, collective, layer), [share * one for one in values], number, share)
+            self._take(CommCell(group, collective, layer), [share * value for value in values], number, share)
 
     def _add_row(
         self,
@@ -349,16 +349,16 @@ def _handed_around(
 
     Optimizers that update a part of the parameters on each rank begin and end with them.
     """
-    found: dict[int, Mapping[str, int] | None] = {}
+    bucket_of_row: dict[int, Mapping[str, int] | None] = {}
     width = calls.in_bytes // np.maximum(calls.elements, 1)
-    whole = np.where((calls.elements > 0) & (calls.size >= 0), calls.size // np.maximum(width, 1), -1)
+    full_sizes = np.where((calls.elements > 0) & (calls.size >= 0), calls.size // np.maximum(width, 1), -1)
     for collective in ("all_gather", "broadcast", "reduce_scatter"):
         rows = np.flatnonzero((calls.collective == collective) & ~calls.early)
         if len(rows) and model.orders[0]:
             orders = [*model.orders, *(order[::-1] for order in model.orders)]
-            buckets = match_buckets(orders, whole[rows].tolist(), num_ranks)
-            found |= zip(rows.tolist(), buckets or (), strict=False)
-    return found
+            buckets = match_buckets(orders, full_sizes[rows].tolist(), num_ranks)
+            bucket_of_row |= zip(rows.tolist(), buckets or (), strict=False)
+    return bucket_of_row
 
 
 def _carries_buffers(calls: WindowCalls, row: int, model: ModelParams) -> bool:

@@ -63,12 +63,12 @@ def with_communication(
         for result in ranks.results
         if result.breakdown_ns is not None and "exposed_comm" not in result.unknown
     }
-    of_rank, whole = communications(comm, axes, exposed, collectives, links, executor)
+    of_rank, mean_rank = communications(comm, axes, exposed, collectives, links, executor)
     results = tuple(
         replace(result, communication=of_rank.get(result.rank)) if result.rank in exposed else result
         for result in ranks.results
     )
-    return replace(ranks, results=results), whole, _results(groups, axes)
+    return replace(ranks, results=results), mean_rank, _results(groups, axes)
 
 
 def axis_of_calls(groups: Sequence[CommGroupResult]) -> AxisOfCalls:
@@ -131,8 +131,8 @@ class _Devices:
         topology, environment = self._topologies[host], self._source.run.environment
         records = self._source.rank_records
         gpus = [topology.gpu_of(records[rank].device, environment) for rank in members if rank in records]
-        found = {gpu.id: gpu for gpu in gpus if gpu is not None}
-        return topology.link_between(found.values()) if len(found) == len(members) else None
+        gpu_by_id = {gpu.id: gpu for gpu in gpus if gpu is not None}
+        return topology.link_between(gpu_by_id.values()) if len(gpu_by_id) == len(members) else None
 
 
 def _link_of(hosts: Collection[str], members: Sequence[int], devices: _Devices | None) -> Link:
@@ -184,5 +184,5 @@ def _predicted_links(scheme: SchemeRecord) -> dict[str, LinkClass]:
             for link, num_bytes in call.links.items():
                 moved[call.axis][link] += num_bytes * call.count / max(call.every, 1)
     most = {axis: max(by_link, key=lambda link: by_link[link]) for axis, by_link in moved.items() if by_link}
-    known = {link.value for link in LinkClass}
-    return {axis: LinkClass(link) for axis, link in most.items() if link in known}
+    link_names = {link.value for link in LinkClass}
+    return {axis: LinkClass(link) for axis, link in most.items() if link in link_names}

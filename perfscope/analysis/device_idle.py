@@ -178,9 +178,9 @@ def _named(activity: HostActivity, parts: list[tuple[str, _Part]]) -> Iterable[D
             range=_longest(part.ranges),
             layer=_longest(part.layers),
         )
-    if others := parts[MOST_NAMES:]:
+    if remaining := parts[MOST_NAMES:]:
         ns, empty, calls = (
-            sum(getattr(part, what) for _, part in others) for what in ("ns", "queue_empty_ns", "calls")
+            sum(getattr(part, what) for _, part in remaining) for what in ("ns", "queue_empty_ns", "calls")
         )
         yield DeviceIdle(kind=activity, name=None, ns=ns, queue_empty_ns=empty, calls=calls)
 

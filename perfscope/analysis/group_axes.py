@@ -240,14 +240,14 @@ def _is_chain(group: CommGroup, use: GroupUse) -> bool:
 
     True where nothing is known of the ranks that send and receive.
     """
-    place = {rank: index for index, rank in enumerate(group.members)}
+    position = {rank: index for index, rank in enumerate(group.members)}
     pairs = {
         (min(ends), max(ends))
         for link in use.links
-        if len(ends := {place[rank] for rank in link if rank in place}) == 2
+        if len(ends := {position[rank] for rank in link if rank in position}) == 2
     }
     steps = [pair for pair in pairs if pair[1] - pair[0] == 1]
-    wraps = {(0, len(place) - 1)} if len(steps) == len(place) - 1 else set()
+    wraps = {(0, len(position) - 1)} if len(steps) == len(position) - 1 else set()
     return len(steps) + len(pairs & wraps - set(steps)) == len(pairs)
 
 

@@ -37,7 +37,7 @@ def host_idle(breakdown: Breakdown | None, parts: StepParts) -> tuple[HostIdle, 
     """
     if breakdown is None or not parts.is_traced.any():
         return None
-    left, found = breakdown.idle, {}
+    left, ns_by_kind = breakdown.idle, {}
     waited = _mean(parts.runqueue, parts)
     for kind, ns in (
         (HostActivity.GARBAGE_COLLECTION, _mean(parts.timed[RunPart.GARBAGE_COLLECTION], parts)),
@@ -45,10 +45,10 @@ def host_idle(breakdown: Breakdown | None, parts: StepParts) -> tuple[HostIdle, 
         (HostActivity.PREEMPTED, round(waited * breakdown.idle / breakdown.step) if breakdown.step else 0),
         (HostActivity.BLOCKED, _slept(breakdown, parts)),
     ):
-        found[kind] = min(ns, left)
-        left -= found[kind]
-    found[HostActivity.UNTRACED] = left
-    entries = [HostIdle(kind=kind, ns=ns) for kind, ns in found.items() if ns]
+        ns_by_kind[kind] = min(ns, left)
+        left -= ns_by_kind[kind]
+    ns_by_kind[HostActivity.UNTRACED] = left
+    entries = [HostIdle(kind=kind, ns=ns) for kind, ns in ns_by_kind.items() if ns]
     return tuple(sorted(entries, key=lambda entry: -entry.ns))
 
 
@@ -73,10 +73,10 @@ def _slept(breakdown: Breakdown, parts: StepParts) -> int:
 def other_threads_ns(parts: StepParts) -> float | None:
     """CPU time of all threads of the process but the one that trains, per usual step; None: not recorded."""
     names = ("user_ns", "system_ns", "thread_user_ns", "thread_system_ns")
-    known = parts.is_usual & np.logical_and.reduce([parts.used[name] >= 0 for name in names])
-    if not known.any():
+    is_measured = parts.is_usual & np.logical_and.reduce([parts.used[name] >= 0 for name in names])
+    if not is_measured.any():
         return None
-    used = {name: float(np.mean(parts.used[name][known])) for name in names}
+    used = {name: float(np.mean(parts.used[name][is_measured])) for name in names}
     return max(0.0, used["user_ns"] + used["system_ns"] - used["thread_user_ns"] - used["thread_system_ns"])
 
 
@@ -133,5 +133,5 @@ def _mean_of(values: Int64) -> int:
 
 
 def _mean(values: Int64, parts: StepParts) -> int:
-    known = values[parts.is_traced & (values >= 0)]
-    return round(float(np.mean(known))) if len(known) else 0
+    measured = values[parts.is_traced & (values >= 0)]
+    return round(float(np.mean(measured))) if len(measured) else 0

@@ -49,8 +49,8 @@ def distinct_pairs(
     low_first, low = int(first.min()), int(second.min())
     width = int(second.max()) - low + 1
     if width * (int(first.max()) - low_first + 1) >= 1 << 63:  # lanes may be addresses
-        values, place = np.unique(second, return_inverse=True)
-        pairs, pair_of = distinct_pairs(first, place.ravel())
+        values, value_index = np.unique(second, return_inverse=True)
+        pairs, pair_of = distinct_pairs(first, value_index.ravel())
         return np.stack((pairs[:, 0], values[pairs[:, 1]]), axis=1), pair_of
     keys, pair_of = np.unique(
         (first.astype(np.int64) - low_first) * width + (second - low), return_inverse=True

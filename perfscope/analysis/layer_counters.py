@@ -42,11 +42,11 @@ class CountedRun(Struct, frozen=True, kw_only=True):
     software_sources: tuple[str, ...]
     user_only: bool
 
-    def step(self, shown: Collection[str]) -> StepCounters | None:
-        """Those of the step; `shown` are the layers of the report."""
+    def step(self, reported_layers: Collection[str]) -> StepCounters | None:
+        """Those of the step; `reported_layers` are the layers of the report."""
         if not self.ranks:
             return None
-        outside = [mean for (_, layer), mean in self.means.items() if layer not in shown]
+        outside = [mean for (_, layer), mean in self.means.items() if layer not in reported_layers]
         return StepCounters(
             num_steps=sum(self.ranks.values()),
             ranks=tuple(sorted(self.ranks)),
@@ -124,8 +124,8 @@ def _mean(of_ranks: Sequence[_Sums]) -> _Sums:
     for name in _NAMES:
         values = [means[name] for means in of_ranks if name in means]
         if values:
-            known = [value for value in values if value is not None]
-            mean[name] = sum(known) / len(values) if len(known) == len(values) else None
+            measured = [value for value in values if value is not None]
+            mean[name] = sum(measured) / len(values) if len(measured) == len(values) else None
     return mean
 
 

@@ -111,8 +111,8 @@ class LayerRecord(Struct):
             self.means[layer] += means
             self.ranks[layer] += later.ranks[layer]
             flops, moved = later.knows[layer]
-            known = self.knows.get(layer, (False, False))
-            self.knows[layer] = (known[0] or flops, known[1] or moved)
+            previous = self.knows.get(layer, (False, False))
+            self.knows[layer] = (previous[0] or flops, previous[1] or moved)
             rank, position = later.first_seen[layer]
             self.first_seen.setdefault(layer, (self.num_ranks + rank, position))
         for layer, held in later.held.items():
@@ -294,9 +294,9 @@ def arithmetic_ratio(record: LayerRecord, rank: int) -> float | None:
     ratios = []
     for layer, means in record.means.items():
         flops = {other: mean[3] + mean[4] for other, mean in zip(record.ranks[layer], means, strict=True)}
-        own = flops.pop(rank, 0.0)
-        if own > 0 and len(flops) == record.num_ranks - 1 and flops and min(flops.values()) > 0:
-            ratios.append(own * len(flops) / sum(flops.values()))
+        own_flops = flops.pop(rank, 0.0)
+        if own_flops > 0 and len(flops) == record.num_ranks - 1 and flops and min(flops.values()) > 0:
+            ratios.append(own_flops * len(flops) / sum(flops.values()))
     return float(np.median(ratios)) if ratios else None
 
 

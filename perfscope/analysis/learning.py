@@ -164,11 +164,11 @@ def _point(
     scheme: SchemeRecord, records: Mapping[int, BenchRecord], per_step: float | None, row: Evaluation
 ) -> LearningPoint:
     times = [record.trained_ns for record in records.values()]
-    known = [of_rank[row.step] for of_rank in times if row.step < len(of_rank)]
+    elapsed_ns = [of_rank[row.step] for of_rank in times if row.step < len(of_rank)]
     return LearningPoint(
         step=row.step,
         samples=row.step * scheme.batch,
-        train_ns=max(known, default=None),
+        train_ns=max(elapsed_ns, default=None),
         bytes=None if per_step is None else per_step * row.step,
         loss=row.loss,
         accuracy=row.top1,

@@ -222,7 +222,7 @@ class RunWatch:
             self._look_at(self._ranks.keys() - wanted, now_s)
             hanging = self._hanging(self._ranks, now_s) & wanted
         ranks = tuple(self._shown(number, now_s, number in hanging) for number in sorted(wanted))
-        known = [rank.step_ns for rank in ranks if rank.step_ns is not None]
+        step_times_ns = [rank.step_ns for rank in ranks if rank.step_ns is not None]
         hosts = tuple(self._host(host, now_s) for host in self._hosts()) if with_hosts else ()
         return LiveRun(
             name=self._run.name or self._path.name,
@@ -230,7 +230,7 @@ class RunWatch:
             started_unix_ns=self._run.start_unix_ns,
             expected=self._run.expected_ranks or self._run.world_size,
             is_open=self._run.is_open,
-            step_ns=max(known, default=None),
+            step_ns=max(step_times_ns, default=None),
             ranks=ranks,
             hosts=hosts,
             samples_per_s=self._samples_per_s(ranks),
@@ -334,8 +334,8 @@ class RunWatch:
                 attempt = (int(match[2] or 0), name)
                 latest[int(match[1])] = max(attempt, latest.get(int(match[1]), attempt))
         for number, (_, name) in latest.items():
-            known = self._ranks.get(number)
-            if known is not None and known.folder.name == name:
+            current = self._ranks.get(number)
+            if current is not None and current.folder.name == name:
                 continue
             folder = self._path / layout.RANKS / name
             record = _read_record(folder)
@@ -350,13 +350,13 @@ class RunWatch:
         path = self._path / layout.HOSTS / host / layout.SAMPLES_JSONL
         samples = self._samples.setdefault(host, SamplesFile(Tail(path)))
         self._guarded(path, lambda: samples.look(now_s))
-        busy, others = samples.rate("cpu_busy", cpu="all"), samples.rate("neighbour_cpu")
+        busy, neighbor_cpus = samples.rate("cpu_busy", cpu="all"), samples.rate("neighbour_cpu")
         total, free, cached = (samples.last(f"node_memory_{part}") for part in ("total", "free", "file"))
         used = None if total is None or free is None or cached is None else int(total - free - cached)
         return LiveHost(
             host=host,
             cpus_busy=_ratio(busy),
-            others_cpus=_ratio(others),
+            others_cpus=_ratio(neighbor_cpus),
             memory_bytes=used,
             memory_total_bytes=None if total is None else int(total),
             received_bytes_per_s=samples.rate("net_rx_bytes", beside=_LOCAL),

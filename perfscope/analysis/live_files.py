@@ -69,11 +69,11 @@ class StepsFile(_Growth):
         if not lines:
             return
         columns = msgspec.json.decode(self.tail.head)["columns"]
-        places = [columns.index(name) for name in ("step", "start_ns", "dur_ns", "window", "samples")]
+        indices = [columns.index(name) for name in ("step", "start_ns", "dur_ns", "window", "samples")]
         for line in lines[-_MOST_STEPS:]:
             try:
                 row = self._decoder.decode(line)
-                step, start, duration, window, samples = (row[place] for place in places)
+                step, start, duration, window, samples = (row[index] for index in indices)
             except (msgspec.DecodeError, IndexError):
                 continue  # a torn line, as a full disk leaves them
             if step is None or duration is None:
@@ -177,42 +177,42 @@ class SamplesFile(_Growth):
                 ]
             elif isinstance(entry, list) and len(entry) >= 4:
                 number, _, time_ns, values = entry[:4]
-                for place, value in enumerate(values):
+                for position, value in enumerate(values):
                     if value is not None:
                         reading = _Reading(time_ns, value)
-                        before, _ = self._readings.get((number, place), (reading, reading))
-                        self._readings[number, place] = (before, reading)
+                        before, _ = self._readings.get((number, position), (reading, reading))
+                        self._readings[number, position] = (before, reading)
 
     def last(self, metric: str) -> float | None:
         """Sum of the last values of a metric's series."""
-        found = [reading.value * scale for _, reading, scale in self._of(metric)]
-        return sum(found) if found else None
+        values = [reading.value * scale for _, reading, scale in self._of(metric)]
+        return sum(values) if values else None
 
     def each(self, metric: str, label: str) -> dict[str, float]:
         """The last value of each series of a metric, by one of its labels."""
         return {
-            of[label]: self._readings[number, place][1].value * scale
+            of[label]: self._readings[number, position][1].value * scale
             for number, series in self._series.items()
-            for place, (name, of, scale) in enumerate(series)
-            if name == metric and label in of and (number, place) in self._readings
+            for position, (name, of, scale) in enumerate(series)
+            if name == metric and label in of and (number, position) in self._readings
         }
 
     def rate(self, metric: str, *, beside: str = "", **labels: str) -> float | None:
         """Sum of the increases per second of a metric's series, without those of the interface `beside`."""
-        found = [
+        rates = [
             (reading.value - before.value) * scale * 1e9 / (reading.time_ns - before.time_ns)
             for before, reading, scale in self._of(metric, beside, **labels)
             if reading.time_ns > before.time_ns
         ]
-        return sum(found) if found else None
+        return sum(rates) if rates else None
 
     def _of(self, metric: str, beside: str = "", **labels: str) -> list[tuple[_Reading, _Reading, float]]:
         return [
-            (*self._readings[number, place], scale)
+            (*self._readings[number, position], scale)
             for number, series in self._series.items()
-            for place, (name, of, scale) in enumerate(series)
+            for position, (name, of, scale) in enumerate(series)
             if name == metric
-            and (number, place) in self._readings
+            and (number, position) in self._readings
             and not (beside and of.get("interface") == beside)
             and all(of.get(key) == value for key, value in labels.items())
         ]

@@ -94,7 +94,7 @@ def _dropped(path: str, notes: Sequence[DroppedInput], affected: Affected) -> Mi
         figure,
         Cause.INPUT_DROPPED,
         affects=affected.paths,
-        reason=_short(f"{_reasons(notes)}{files.affects(affected.words)}"),
+        reason=_short(f"{_reasons(notes)}{files.affects(affected.text)}"),
         **detail,
     )
 
@@ -119,7 +119,7 @@ def damaged_windows(summaries: Sequence[WindowSummary], ranks: Sequence[int]) ->
             affects=affected.paths,
             window=str(summary.window),
             rank=str(summary.rank),
-            reason=_short(f"{reason}{files.affects(affected.words) if is_part else ''}"),
+            reason=_short(f"{reason}{files.affects(affected.text) if is_part else ''}"),
         )
         missing.append(entry)
     return missing

@@ -28,8 +28,8 @@ FEW = 64  # faults per step that make no difference
 
 def page_faults(steps: Mapping[int, StepParts]) -> tuple[RankFaults, ...]:
     """Of every rank that recorded them."""
-    found = (_of_rank(rank, parts) for rank, parts in sorted(steps.items()))
-    return tuple(faults for faults in found if faults is not None)
+    of_ranks = (_of_rank(rank, parts) for rank, parts in sorted(steps.items()))
+    return tuple(faults for faults in of_ranks if faults is not None)
 
 
 def _of_rank(rank: int, parts: StepParts) -> RankFaults | None:
@@ -57,8 +57,8 @@ def _of_rank(rank: int, parts: StepParts) -> RankFaults | None:
 
 
 def _mean(values: Int64, chosen: NDArray[np.bool_]) -> float | None:
-    known = values[chosen & (values >= 0)]
-    return float(known.mean()) if len(known) else None
+    valid = values[chosen & (values >= 0)]
+    return float(valid.mean()) if len(valid) else None
 
 
 def _cost_ratio(parts: StepParts, chosen: NDArray[np.bool_]) -> float | None:
@@ -70,7 +70,7 @@ def _cost_ratio(parts: StepParts, chosen: NDArray[np.bool_]) -> float | None:
     if faults is None or system is None:
         return None
     waited = _mean(parts.runqueue, chosen) or 0.0
-    running = float(parts.rest[chosen].mean()) - waited
+    running = float(parts.untimed[chosen].mean()) - waited
     return min(1.0, min(system, faults * DEAREST_NS) / running) if running > 0 else None
 
 
@@ -82,9 +82,9 @@ def _around_windows(
 
     The very first step is left out, which maps everything for the first time.
     """
-    place = np.arange(len(faults))
+    step_index = np.arange(len(faults))
     traced = np.flatnonzero(parts.is_traced)
-    is_before = (place > 0) & (place < (traced[0] if len(traced) else 0)) & (faults >= 0)
+    is_before = (step_index > 0) & (step_index < (traced[0] if len(traced) else 0)) & (faults >= 0)
     before, after = faults[is_before], faults[chosen & ~is_before]
     if len(before) < FEWEST_BEFORE or len(after) < FEWEST_AFTER:
         return is_before, None, None, None

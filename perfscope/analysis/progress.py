@@ -89,10 +89,12 @@ def _progress(
     """None where no dump says how far its rank is."""
     title = next((group.title for group in groups.values() if group.title), "")
     members = _members(title, groups, dumps)
-    known = {rank: groups.get(rank, FlightGroup(name=name)) for rank in sorted(members & dumps.keys())}
+    group_of_rank = {
+        rank: groups.get(rank, FlightGroup(name=name)) for rank in sorted(members & dumps.keys())
+    }
     groups = {
         rank: group
-        for rank, group in known.items()
+        for rank, group in group_of_rank.items()
         if group.enqueued is not None or group.num_p2p or not dumps[rank].begins_later
     }
     if not groups:

@@ -80,13 +80,13 @@ def recorded_buckets(table: pa.Table, spans: Spans) -> RecordedBuckets:
         return RecordedBuckets(empty, empty, (), layers)
     in_layer = (spans.device < 0) & (spans.phase == BACKWARD) & (layer >= 0)
     written = whole_numbers(table, "bytes_written")
-    found: list[tuple[int, int, _Gradients]] = []
+    buckets: list[tuple[int, int, _Gradients]] = []
     for lane in distinct(spans.lane[is_reduction]).tolist():
         on_lane = (spans.lane == lane) & (is_gradient | is_reduction | in_layer)
-        found += _of_thread(np.flatnonzero(on_lane), spans, layer, written, is_gradient, is_reduction)
-    found.sort(key=lambda one: one[0])
-    start, end = (np.array([one[place] for one in found], np.int64) for place in (0, 1))
-    return RecordedBuckets(start, end, [gradients for *_, gradients in found], layers)
+        buckets += _of_thread(np.flatnonzero(on_lane), spans, layer, written, is_gradient, is_reduction)
+    buckets.sort(key=lambda bucket: bucket[0])
+    start, end = (np.array([bucket[column] for bucket in buckets], np.int64) for column in (0, 1))
+    return RecordedBuckets(start, end, [gradients for *_, gradients in buckets], layers)
 
 
 def _of_thread(
@@ -100,7 +100,7 @@ def _of_thread(
     """(start, end, gradients) of the all-reduces of one thread that follow at least one gradient."""
     rows = rows[np.argsort(spans.start[rows], kind="stable")]
     computed_by, gradients = -1, _Gradients()
-    found = []
+    buckets = []
     columns = (layer, written, is_gradient, is_reduction, spans.start, spans.end)
     for of_layer, num_bytes, accumulates, reduces, start, end in zip(
         *(column[rows].tolist() for column in columns), strict=True
@@ -110,6 +110,6 @@ def _of_thread(
         elif not reduces or of_layer >= 0:  # tensor parallelism reduces in a layer, between the gradients
             computed_by = of_layer
         elif gradients:
-            found.append((start, end, gradients))
+            buckets.append((start, end, gradients))
             gradients = []
-    return found
+    return buckets

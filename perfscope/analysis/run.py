@@ -122,7 +122,7 @@ class _Figures(Struct, frozen=True, kw_only=True):
     hosts: Sequence[Host]
     why: Why
     bench: BenchResult | None
-    whole: WholeRun | None
+    whole_run: WholeRun | None
     faults: tuple[RankFaults, ...]
     missing: tuple[Missing, ...]
 
@@ -160,7 +160,7 @@ def analyze_run(
     of_hosts, axis_of = (machine, hosts), axis_of_calls(groups)
     why = analyze_why(source, ranks, comm, usual_ns, of_hosts, axis_of, parallel, executor)
     bench, no_bench = _bench(source, ranks, comm, no_window)
-    whole, no_whole = whole_run(source.run, records, ranks.parts, speed)
+    account, no_whole = whole_run(source.run, records, ranks.parts, speed)
     speed = _speed_of_run(speed, bench)
     no_speed = () if speed.missing is None else (speed.missing,)
     of_run = _missing_of_run(source, ranks, comm, no_layers, no_window)
@@ -181,7 +181,7 @@ def analyze_run(
         hosts=hosts,
         why=why,
         bench=bench,
-        whole=whole,
+        whole_run=account,
         faults=page_faults(ranks.parts),
         missing=tuple(dict.fromkeys((*missing, *why.missing))),
     )
@@ -248,7 +248,9 @@ def _left_out(
     windows: Mapping[int, Sequence[WindowFacts]], unlike: Sequence[UnlikeWindow]
 ) -> dict[int, list[WindowFacts]]:
     numbers = {entry.window for entry in unlike}
-    return {rank: [one for one in of_rank if one.window in numbers] for rank, of_rank in windows.items()}
+    return {
+        rank: [facts for facts in of_rank if facts.window in numbers] for rank, of_rank in windows.items()
+    }
 
 
 def _usable_traces(source: RunSource, ranks: RankFiles) -> tuple[RankFiles, NoWindow | None]:
@@ -344,7 +346,7 @@ def _analysis(source: RunSource, figures: _Figures) -> RunAnalysis:
         machine=figures.machine,
         hangs=hangs_of(source),
         bench=_with_energy(figures.bench, figures.machine),
-        whole_run=figures.whole,
+        whole_run=figures.whole_run,
         page_faults=figures.faults,
         efficiency=why.efficiency,
         what_ifs=why.what_ifs.what_ifs,
@@ -475,8 +477,8 @@ def _missing_of_run(
         missing.extend(entry for entry in layers_missing if entry.figure not in named)
         if any(entry.figure is Figure.LAYERS for entry in missing):  # then there are none of some operators
             missings = [entry for entry in missings if not _is_of_some_layers(entry)]
-        said = {entry.figure for entry in (*comm.missing, *missings)}
-        if not comm.collectives and not said & {Figure.COMM_SPANS, Figure.EXPOSED_COMM}:
+        missing_figures = {entry.figure for entry in (*comm.missing, *missings)}
+        if not comm.collectives and not missing_figures & {Figure.COMM_SPANS, Figure.EXPOSED_COMM}:
             missing.append(missing_figure(Figure.COLLECTIVES, Cause.NO_COMMUNICATION))
     missing.extend(comm.missing)
     if comm.clocks.unlinked:

@@ -87,10 +87,10 @@ def _others(findings: Sequence[Finding]) -> tuple[Finding, ...]:
     """Without the verdict; its symptoms stand for themselves."""
     if not findings:
         return ()
-    verdict, *others = findings
+    verdict, *remaining = findings
     return tuple(
         replace(finding, symptom_of=None) if finding.symptom_of is verdict.id else finding
-        for finding in others
+        for finding in remaining
     )
 
 
@@ -133,8 +133,8 @@ def _device_idle_step(analysis: RunAnalysis) -> Iterator[_Pair]:
 def _comm_by_layer_sum(analysis: RunAnalysis) -> Iterator[_Pair]:
     for of, communication in _communications(analysis):
         layers = sum(entry.exposed_ns for entry in communication.by_layer)
-        others = sum(entry.exposed_ns for entry in communication.unattributed)
-        yield _Pair(of, layers + others, communication.exposed_ns)
+        unattributed_ns = sum(entry.exposed_ns for entry in communication.unattributed)
+        yield _Pair(of, layers + unattributed_ns, communication.exposed_ns)
 
 
 def _comm_by_axis_sum(analysis: RunAnalysis) -> Iterator[_Pair]:
@@ -216,8 +216,10 @@ def _path_verdict(analysis: RunAnalysis) -> Iterator[_Pair]:
 
 
 def _gain_within_step(analysis: RunAnalysis) -> Iterator[_Pair]:
-    whole, usual = analysis.whole_run, analysis.step_ns
-    mean_ns = whole.training_ns / whole.num_steps if whole is not None and whole.num_steps else None
+    whole_run, usual = analysis.whole_run, analysis.step_ns
+    mean_ns = (
+        whole_run.training_ns / whole_run.num_steps if whole_run is not None and whole_run.num_steps else None
+    )
     median_ns = usual.median if usual is not None else None
     for finding in analysis.findings:
         if finding.gain_ratio is not None:

@@ -78,13 +78,13 @@ def served_layers(table: pa.Table, spans: Spans) -> ServedLayers:
         spans: the same rows.
     """
     name, names = words(table, "name")
-    said = [text.removeprefix(layout.MARK_SERVES) for text in names]
+    payloads = [text.removeprefix(layout.MARK_SERVES) for text in names]
     shares = [
-        decoded(text) if len(text) < len(whole) else {} for text, whole in zip(said, names, strict=True)
+        decoded(text) if len(text) < len(mark) else {} for text, mark in zip(payloads, names, strict=True)
     ]
-    axes = [axis_of(text) if layers else "" for text, layers in zip(said, shares, strict=True)]
+    axes = [axis_of(text) if layers else "" for text, layers in zip(payloads, shares, strict=True)]
     boundaries = [_boundary(text) for text in names]
-    says = np.array([*(bool(one or other) for one, other in zip(shares, boundaries, strict=True)), False])
+    says = np.array([*(bool(share or other) for share, other in zip(shares, boundaries, strict=True)), False])
     rows = np.flatnonzero((spans.device < 0) & says[name])
     rows = rows[np.lexsort((-spans.end[rows], spans.start[rows]))]
     rows = rows[~_are_nested(spans.start[rows], spans.end[rows], spans.lane[rows])]

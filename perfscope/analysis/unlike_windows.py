@@ -68,16 +68,16 @@ def _of_rank(source: RunSource, rank: int, ids: set[int], windows: Sequence[Wind
     )
     number = whole_numbers(table, "step")
     usual = np.flatnonzero(counted_steps(window) & (window < 0))
-    ratios, places, length = {}, {}, 1
+    ratios, step_ranges, length = {}, {}, 1
     for each in sorted(ids):
         traced = np.flatnonzero(window == each)
         beside = _beside(usual, traced) if len(traced) else usual[:0]
         median = float(np.median(durations[beside])) if len(beside) >= FEWEST_BESIDE else 0.0
         if median > 0:
             ratios[each] = float(durations[traced].mean()) / median
-            places[each] = int(number[traced[0]]), int(number[traced[-1]])
+            step_ranges[each] = int(number[traced[0]]), int(number[traced[-1]])
             length = max(length, len(traced))
-    return _RankWindows(ratios=ratios, steps=places, blocks=_blocks(durations[usual], length))
+    return _RankWindows(ratios=ratios, steps=step_ranges, blocks=_blocks(durations[usual], length))
 
 
 def _beside(usual: Int64, traced: Int64) -> Int64:
@@ -92,13 +92,13 @@ def _blocks(durations: Int64, length: int) -> Floats:
     if num < 2:
         return np.empty(0)
     chosen = distinct(np.linspace(0, num - 1, min(num, MOST_BLOCKS)).astype(np.int64)) * length
-    found = []
+    ratios = []
     for start in chosen.tolist():
         end = start + length
         beside = np.concatenate((durations[max(0, start - BESIDE) : start], durations[end : end + BESIDE]))
         if len(beside) >= FEWEST_BESIDE and (median := float(np.median(beside))) > 0:
-            found.append(float(durations[start:end].mean()) / median)
-    return np.array(found)
+            ratios.append(float(durations[start:end].mean()) / median)
+    return np.array(ratios)
 
 
 def _unlike(ranks: Sequence[_RankWindows]) -> tuple[UnlikeWindow, ...]:
@@ -107,23 +107,25 @@ def _unlike(ranks: Sequence[_RankWindows]) -> tuple[UnlikeWindow, ...]:
     if len(blocks) < FEWEST_BLOCKS:
         return ()
     spread = float(np.quantile(np.abs(blocks - 1), _QUANTILE))
-    known = set.intersection(*(set(rank.ratios) for rank in ranks))
-    left = {window: float(np.mean([rank.ratios[window] for rank in ranks])) for window in sorted(known)}
+    common_windows = set.intersection(*(set(rank.ratios) for rank in ranks))
+    left = {
+        window: float(np.mean([rank.ratios[window] for rank in ranks])) for window in sorted(common_windows)
+    }
     gone: dict[int, float] = {}
     while len(left) > 1:
         window = _furthest(left)
-        others = _median_of_others(left, window)
-        if abs(left[window] / others - 1) <= max(spread, LEAST):
+        other_ratio = _median_of_others(left, window)
+        if abs(left[window] / other_ratio - 1) <= max(spread, LEAST):
             break
         gone[window] = left.pop(window)
-    others = float(np.median(list(left.values()))) if left else 1.0
+    other_ratio = float(np.median(list(left.values()))) if left else 1.0
     return tuple(
         UnlikeWindow(
             window=window,
             first_step=ranks[0].steps[window][0],
             last_step=ranks[0].steps[window][1],
             ratio=ratio,
-            others_ratio=others,
+            others_ratio=other_ratio,
             spread_ratio=spread,
         )
         for window, ratio in sorted(gone.items())

@@ -120,8 +120,8 @@ def with_axes(
 ) -> tuple[list[CommGroup], WindowCalls]:
     """Calls of an axis that the program says have a group of their own."""
     result, group = [*groups], calls.group.copy()
-    said = np.array([bool(axis) for axis in (*served.axes, "")])[calls.served]
-    for of_group, index in distinct_pairs(group[said], calls.served[said])[0].tolist():
+    has_axis = np.array([bool(axis) for axis in (*served.axes, "")])[calls.served]
+    for of_group, index in distinct_pairs(group[has_axis], calls.served[has_axis])[0].tolist():
         named = groups[of_group]._replace(axis=served.axes[index])
         if named not in result:
             result.append(named)

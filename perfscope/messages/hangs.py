@@ -41,34 +41,33 @@ class Place(Struct, frozen=True, kw_only=True):
     state: str = ""
 
 
-def place_text(place: Place) -> str:
+def place_text(location: Place) -> str:
     """``in all_reduce, called from train.py:41 (average)``; "" where nothing is known."""
-    if place.file:
-        call = f"in {place.call}, called from" if place.call else "at"
-        return f"{call} {place.file}:{place.line} ({place.function})"
-    if place.call:
-        return f"in {place.call}"
-    if place.part:
-        return (
-            f"{'after' if place.part_ended else 'in'} {_PARTS.get(place.part, place.part)} by its last mark"
-        )
-    return _STATES.get(place.state, "")
+    if location.file:
+        call = f"in {location.call}, called from" if location.call else "at"
+        return f"{call} {location.file}:{location.line} ({location.function})"
+    if location.call:
+        return f"in {location.call}"
+    if location.part:
+        part = _PARTS.get(location.part, location.part)
+        return f"{'after' if location.part_ended else 'in'} {part} by its last mark"
+    return _STATES.get(location.state, "")
 
 
-def places_text(places: Sequence[tuple[int, Place]], *, past: bool = False) -> str:
+def places_text(locations: Sequence[tuple[int, Place]], *, past: bool = False) -> str:
     """Where ranks stand, those of one place together: first the places outside of communication.
 
-    ``rank 1 stands at train.py:17 (load); ranks 0 and 2 stand in all_reduce``; "" where nothing is known.
+    ``rank 1 stands at train.py:17 (load)``; "" where nothing is known.
     """
     alike: dict[str, list[int]] = {}
     outside: dict[str, bool] = {}
-    for rank, place in places:
-        text = place_text(place)
+    for rank, location in locations:
+        text = place_text(location)
         alike.setdefault(text, []).append(rank)
-        outside[text] = not place.call
-    known = sorted(filter(None, alike), key=lambda text: (not outside[text], len(alike[text])))
-    more = len(known) - _MOST_PLACES
-    parts = [_stand(alike[text], text, past) for text in known[:_MOST_PLACES]]
+        outside[text] = not location.call
+    texts = sorted(filter(None, alike), key=lambda text: (not outside[text], len(alike[text])))
+    more = len(texts) - _MOST_PLACES
+    parts = [_stand(alike[text], text, past) for text in texts[:_MOST_PLACES]]
     return "; ".join([*parts, *([f"{more} more places"] if more > 0 else [])])
 
 
@@ -80,35 +79,35 @@ def _stand(ranks: Sequence[int], text: str, past: bool) -> str:
     return f"{ranks_of(ranks)} {verb} {text}"
 
 
-def hang_line(places: Sequence[tuple[int, Place]], silent_s: float, usual_ns: int | None) -> str:
+def hang_line(locations: Sequence[tuple[int, Place]], silent_s: float, usual_ns: int | None) -> str:
     """The line of a hang that has just been noticed.
 
     Args:
-        places: rank -> where it stands.
+        locations: rank -> where it stands.
         silent_s: since the last step of these ranks.
         usual_ns: the usual step; None: they have made none.
     """
     usual = "" if usual_ns is None else f" (a step usually takes {units.format_ns(usual_ns)})"
     what = "made no step" if usual_ns is not None else "not made a first step"
-    ranks = [rank for rank, _ in places]
+    ranks = [rank for rank, _ in locations]
     have = "have" if len(ranks) > 1 else "has"
-    where = places_text(places)
+    where = places_text(locations)
     text = f"{ranks_of(ranks)} {have} {what} for {seconds_text(silent_s)}{usual}"
     return f"{text}: {where}" if where else f"{text}; where {_THEY[len(ranks) > 1]} is not known"
 
 
 def hang_sentence(
-    places: Sequence[tuple[int, Place]], stood_ns: int | None, end: HangEnd, signal: object = None
+    locations: Sequence[tuple[int, Place]], stood_ns: int | None, end: HangEnd, signal: object = None
 ) -> str:
     """One sentence on a hang of a recorded run.
 
     Args:
-        places: rank -> where it stood when the hang was noticed.
+        locations: rank -> where it stood when the hang was noticed.
         stood_ns: until steps went on or the run ended; None: the run was not closed.
         end: how it ended.
         signal: that ended the run; None: none did.
     """
-    who = ranks_of([rank for rank, _ in places])
+    ranks = ranks_of([rank for rank, _ in locations])
     time = "" if stood_ns is None else seconds_text(stood_ns / 1e9)
     by = f"signal {signal} ended the run" if signal is not None else "the run failed"
     what = {
@@ -117,15 +116,15 @@ def hang_sentence(
         HangEnd.RUN_EXITED: f"made no step in the last {time} before the run ended by itself",
         HangEnd.NOT_CLOSED: "made no step any more, as far as the run was recorded",
     }[end]
-    where = places_text(places, past=True)
-    return f"{who[:1].upper()}{who[1:]} {what}{': ' if where else ''}{where}."
+    where = places_text(locations, past=True)
+    return f"{ranks[:1].upper()}{ranks[1:]} {what}{': ' if where else ''}{where}."
 
 
-def hang_action(places: Sequence[tuple[int, Place]]) -> str:
+def hang_action(locations: Sequence[tuple[int, Place]]) -> str:
     """What to look at, by where the ranks stood; "" where that says nothing."""
-    calls = {place.call for _, place in places}
-    outside = [(rank, place) for rank, place in places if not place.call]
-    ended = [rank for rank, place in outside if place.state in ("Z", "gone")]
+    calls = {location.call for _, location in locations}
+    outside = [(rank, location) for rank, location in locations if not location.call]
+    ended = [rank for rank, location in outside if location.state in ("Z", "gone")]
     if ended:
         return f"Find out why the process of {ranks_of(ended)} ended: see its output and the kernel's log."
     if not outside and len(calls) > 1:
@@ -135,19 +134,20 @@ def hang_action(places: Sequence[tuple[int, Place]]) -> str:
             f"All of them are in {calls.pop()}: check the network between the ranks, and that each makes "
             "the same number of calls with tensors of the same size."
         )
-    place = next((place for _, place in outside if place.file), None)
-    if place is None or len(outside) == len(places) > 1:
+    location = next((location for _, location in outside if location.file), None)
+    if location is None or len(outside) == len(locations) > 1:
         return ""
     ranks = ranks_of([rank for rank, _ in outside])
-    others = ": the other ranks wait" if len(outside) < len(places) else ""
-    return f"Find out why {ranks} did not get past {place.file}:{place.line} ({place.function}){others}."
+    waiting = ": the other ranks wait" if len(outside) < len(locations) else ""
+    line = f"{location.file}:{location.line} ({location.function})"
+    return f"Find out why {ranks} did not get past {line}{waiting}."
 
 
 def seconds_text(seconds: float) -> str:
     """Such as "41 s", "12 min", "3 h 05 min"."""
-    whole = int(seconds)
-    if whole < 120:
-        return f"{whole} s"
-    if whole < 7200:
-        return f"{whole // 60} min"
-    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+    rounded = int(seconds)
+    if rounded < 120:
+        return f"{rounded} s"
+    if rounded < 7200:
+        return f"{rounded // 60} min"
+    return f"{rounded // 3600} h {rounded % 3600 // 60:02d} min"

@@ -126,10 +126,10 @@ def ideal_bubble(measured_ratio: float, balanced_ratio: float) -> WhatIfText:
 
 def equal_experts(most: int, layer: str, imbalance: float) -> WhatIfText:
     """`most`: rank whose experts have the most tokens in `layer` ("": any), `imbalance` times the mean's."""
-    place = f"in {layer}, " if layer else ""
+    where = f"in {layer}, " if layer else ""
     return WhatIfText(
         "experts balanced",
-        f"{place}the most loaded rank has {imbalance:.2f} times the mean number of tokens; over all "
+        f"{where}the most loaded rank has {imbalance:.2f} times the mean number of tokens; over all "
         f"steps that is rank {most}",
     )
 

@@ -65,9 +65,9 @@ def analyze_experts(
     pairs: list[_Pair] = []
     steps: set[tuple[int, int]] = set()
     for (window, group), of_rank in record.calls.items():
-        found = _pairs(group, of_rank, hosts, clocks)
-        pairs += found
-        if found:
+        group_pairs = _pairs(group, of_rank, hosts, clocks)
+        pairs += group_pairs
+        if group_pairs:
             steps |= {(window, call.step) for calls in of_rank.values() for call in calls}
     if not pairs or not (is_expected or any(pair.is_uneven for pair in pairs)):
         missing = (missing_figure(Figure.EXPERTS, Cause.NO_EXPERT_SPLITS),) if is_expected else ()
@@ -181,12 +181,12 @@ def _ranks(pairs: Sequence[_Pair], num_steps: int) -> tuple[ExpertRank, ...]:
             compute[rank] += time
     result = []
     for rank in sorted(compute):
-        known = [tokens for tokens in rows[rank] if tokens is not None]
-        is_known = known and len(known) == len(rows[rank])
+        counts = [tokens for tokens in rows[rank] if tokens is not None]
+        is_known = counts and len(counts) == len(rows[rank])
         result.append(
             ExpertRank(
                 rank=rank,
-                tokens=sum(known) / num_steps if is_known else None,
+                tokens=sum(counts) / num_steps if is_known else None,
                 bytes=round(num_bytes[rank] / num_steps),
                 compute_ns=round(compute[rank] / num_steps),
             )

@@ -179,11 +179,11 @@ def uneven(evidence: Evidence) -> Finding | None:
 
 
 def _uneven_of(evidence: Evidence, axis: str, pattern: str, rows: list[CommByLayer]) -> Finding | None:
-    *others, largest = sorted(rows, key=lambda row: row.axis_bytes[axis])
-    size, most = largest.axis_bytes[axis], others[-1].axis_bytes[axis] if others else 0
+    *smaller, largest = sorted(rows, key=lambda row: row.axis_bytes[axis])
+    size, most = largest.axis_bytes[axis], smaller[-1].axis_bytes[axis] if smaller else 0
     # A first layer has no gradients of its input to reduce: some may send less, as long as most are alike.
-    peers = [row for row in others if row.axis_bytes[axis] * ALIKE >= most]
-    if len(peers) < max(MIN_PEERS, ALIKE_SHARE * len(others)) or not most or size < UNEVEN * most:
+    peers = [row for row in smaller if row.axis_bytes[axis] * ALIKE >= most]
+    if len(peers) < max(MIN_PEERS, ALIKE_SHARE * len(smaller)) or not most or size < UNEVEN * most:
         return None
     sizes = [row.axis_bytes[axis] for row in peers]
     exposed, peer_ns = largest.axes.get(axis, 0), statistics.median(row.axes.get(axis, 0) for row in peers)

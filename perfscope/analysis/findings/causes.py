@@ -69,13 +69,13 @@ def _kinds(kernels: Kernels | None) -> ComputeKinds | None:
     if kernels is None or not total:
         return None
     gemm = [row for row in computing if row.type in MATRIX and row.matrix_ns is not None]
-    known = sum(row.total_ns - (row.matrix_unknown_ns or 0) for row in gemm)
+    classified_ns = sum(row.total_ns - (row.matrix_unknown_ns or 0) for row in gemm)
     return ComputeKinds(
         of_device=kernels.of_device,
         shares=tuple((row.type, row.total_ns / total) for row in computing[:3]),
         bytes_ratio=sum(row.total_ns for row in computing if row.type in MOVES_BYTES) / total,
         matrix_ratio=sum(row.total_ns for row in computing if row.type in MATRIX) / total,
-        on_matrix_units=sum(row.matrix_ns or 0 for row in gemm) / known if known else None,
+        on_matrix_units=sum(row.matrix_ns or 0 for row in gemm) / classified_ns if classified_ns else None,
     )
 
 

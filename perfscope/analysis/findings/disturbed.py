@@ -89,14 +89,18 @@ def disturbed(evidence: Evidence, verdict: Finding) -> Placed:
 
 def _waited_for(evidence: Evidence, inside: Sequence[Disturbance]) -> tuple[int | None, float | None]:
     """What waiting for the CPUs that neighbors took costs, where no undisturbed step tells it."""
-    hosts = {one.host for one in inside if one.kind is DisturbanceKind.CPU_NEIGHBOR}
+    hosts = {disturbance.host for disturbance in inside if disturbance.kind is DisturbanceKind.CPU_NEIGHBOR}
     waits = []
     for host in (host for host in evidence.hosts if host.name in hosts):
         cpu_wait = evidence.cpu_waits.most(rank.rank for rank in host.ranks)
         if cpu_wait is not None:
-            others = evidence.cpu_waits.others_cpus.get(host.name, 0.0)
-            own = max((one.threads - one.cpus for one in oversubscriptions(host)), default=0.0)
-            waits.append(cpu_wait * others / (own + others) if others else 0.0)
+            neighbor_cpus = evidence.cpu_waits.others_cpus.get(host.name, 0.0)
+            excess_threads = max(
+                (sharing.threads - sharing.cpus for sharing in oversubscriptions(host)), default=0.0
+            )
+            waits.append(
+                cpu_wait * neighbor_cpus / (excess_threads + neighbor_cpus) if neighbor_cpus else 0.0
+            )
     return evidence.share_of_step(max(waits)) if waits else (None, None)
 
 
@@ -111,13 +115,17 @@ def is_at_work(evidence: Evidence) -> bool:
 def severe(evidence: Evidence) -> list[Disturbance]:
     """Disturbances of the steps that took much, and did not leave the steps as they were."""
     disturbances = evidence.machine.disturbances if evidence.machine is not None else ()
-    return [one for one in disturbances if one.within_steps and one.severity >= SEVERE and _slowed(one)]
+    return [
+        disturbance
+        for disturbance in disturbances
+        if disturbance.within_steps and disturbance.severity >= SEVERE and _slowed(disturbance)
+    ]
 
 
 def hits(evidence: Evidence, rank: int) -> bool:
     """Whether they were on the rank's host."""
-    host = next((one.host for one in evidence.ranks if one.rank == rank), "")
-    return any(one.host == host for one in severe(evidence))
+    host = next((entry.host for entry in evidence.ranks if entry.rank == rank), "")
+    return any(disturbance.host == host for disturbance in severe(evidence))
 
 
 def _causes(evidence: Evidence, verdict: Finding) -> bool:

@@ -40,7 +40,9 @@ def findings(evidence: Evidence) -> list[Finding]:
 def starves(evidence: Evidence) -> bool:
     """Whether ranks share so few CPUs that waiting for one is what bounds them."""
     sharing = [sharing for host in evidence.hosts for sharing in oversubscriptions(host)]
-    return any(one.threads >= CROWDED * one.cpus and (one.wait_ratio or 0) >= STARVING for one in sharing)
+    return any(
+        entry.threads >= CROWDED * entry.cpus and (entry.wait_ratio or 0) >= STARVING for entry in sharing
+    )
 
 
 def _oversubscribed(evidence: Evidence) -> list[Finding]:
@@ -51,12 +53,12 @@ def _oversubscribed(evidence: Evidence) -> list[Finding]:
     if not oversubscribed:
         return []
     worst = max(oversubscribed, key=lambda sharing: sharing.threads / sharing.cpus)
-    waits, others = evidence.cpu_waits, evidence.cpu_waits.others_cpus.get(worst.host, 0.0)
+    waits, neighbor_cpus = evidence.cpu_waits, evidence.cpu_waits.others_cpus.get(worst.host, 0.0)
     cpu_wait = waits.most(worst.ranks)
     gain_ns, gain_ratio = None, None
     if cpu_wait is not None:
         wanted = worst.threads - worst.cpus
-        gain_ns, gain_ratio = evidence.share_of_step(cpu_wait * wanted / (wanted + others))
+        gain_ns, gain_ratio = evidence.share_of_step(cpu_wait * wanted / (wanted + neighbor_cpus))
     return [
         Finding(
             id=FindingKind.OVERSUBSCRIBED,
@@ -68,7 +70,9 @@ def _oversubscribed(evidence: Evidence) -> list[Finding]:
                 host=worst.host if len(evidence.hosts) > 1 else "",
                 wait_ratio=worst.wait_ratio,
                 cpu_wait_ratio=cpu_wait,
-                others_cpus=others if evidence.machine and evidence.machine.clean is not None else None,
+                others_cpus=neighbor_cpus
+                if evidence.machine and evidence.machine.clean is not None
+                else None,
                 framework=evidence.framework,
             ),
             gain_ns=gain_ns,

@@ -100,8 +100,8 @@ def find(evidence: Evidence) -> tuple[Finding, ...]:
 def _communication(evidence: Evidence) -> list[Finding]:
     """By axis where the mesh has several; of the whole otherwise."""
     findings = axes.by_axis(evidence)
-    whole = None if findings else communication.exposed(evidence)
-    return [finding for finding in (*findings, whole, axes.uneven(evidence)) if finding is not None]
+    exposed = None if findings else communication.exposed(evidence)
+    return [finding for finding in (*findings, exposed, axes.uneven(evidence)) if finding is not None]
 
 
 def _by_saving(findings: Sequence[Finding]) -> list[Finding]:
@@ -111,7 +111,7 @@ def _by_saving(findings: Sequence[Finding]) -> list[Finding]:
     if uneven is None or _gain(uneven) <= REMOVABLE:
         return order
     order.remove(uneven)
-    place = next(
+    index = next(
         (
             number
             for number, finding in enumerate(order)
@@ -120,7 +120,7 @@ def _by_saving(findings: Sequence[Finding]) -> list[Finding]:
         ),
         len(order),
     )
-    return [*order[:place], uneven, *order[place:]]
+    return [*order[:index], uneven, *order[index:]]
 
 
 def _server_first(findings: list[Finding]) -> list[Finding]:

@@ -83,9 +83,9 @@ def _is_in(layer: str | None, outer: str) -> bool:
 def _explains(layer: ExpertLayer, slow: Slow) -> bool:
     """Whether the rank has more tokens in the layer, and takes no longer for each."""
     mine = [rank for rank in layer.ranks if rank.rank == slow.rank]
-    others = [rank for rank in layer.ranks if rank.rank != slow.rank]
-    tokens, time = (sum(rank.bytes for rank in others), sum(rank.compute_ns for rank in others))
-    if not mine or not others or mine[0].bytes <= _MORE * tokens / len(others):
+    other_ranks = [rank for rank in layer.ranks if rank.rank != slow.rank]
+    tokens, time = (sum(rank.bytes for rank in other_ranks), sum(rank.compute_ns for rank in other_ranks))
+    if not mine or not other_ranks or mine[0].bytes <= _MORE * tokens / len(other_ranks):
         return False
     return mine[0].compute_ns * tokens <= _AS_FAST * time * mine[0].bytes
 

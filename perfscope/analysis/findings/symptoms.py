@@ -118,8 +118,8 @@ def _beside(evidence: Evidence, cause: Finding, finding: Finding) -> bool:
     if finding.id not in SLOW_RANKS:
         return mean >= EXPLAINS * finding.gain_ratio
     rank = last if finding.rank is None else finding.rank
-    others = [share for other, share in taken.items() if other != rank]
-    more = taken.get(rank, 0.0) - sum(others) / len(others) if others else 0.0
+    other_shares = [share for other, share in taken.items() if other != rank]
+    more = taken.get(rank, 0.0) - sum(other_shares) / len(other_shares) if other_shares else 0.0
     return more > 0 and more >= EXPLAINS * _excess(evidence, finding)
 
 

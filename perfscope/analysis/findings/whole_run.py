@@ -26,37 +26,39 @@ _KINDS = {
 
 def beside_steps(evidence: Evidence) -> list[Finding]:
     """Of each part that takes a notable share of the training's time, most first."""
-    whole = evidence.whole_run
-    if whole is None:
+    whole_run = evidence.whole_run
+    if whole_run is None:
         return []
     return [
-        _finding(whole, entry, evidence.framework) for entry in whole.long_steps if _is_notable(whole, entry)
+        _finding(whole_run, entry, evidence.framework)
+        for entry in whole_run.long_steps
+        if _is_notable(whole_run, entry)
     ]
 
 
-def _is_notable(whole: WholeRun, entry: LongSteps) -> bool:
+def _is_notable(whole_run: WholeRun, entry: LongSteps) -> bool:
     if entry.part is RunPart.OTHER:
         return entry.ratio >= UNKNOWN and entry.num_steps >= FEWEST
     return entry.part in _KINDS and entry.ratio >= NOTABLE
 
 
-def _finding(whole: WholeRun, entry: LongSteps, framework: str) -> Finding:
+def _finding(whole_run: WholeRun, entry: LongSteps, framework: str) -> Finding:
     facts = BesideSteps(
         part=entry.part,
         framework=framework,
         num_long=entry.num_steps,
-        num_steps=whole.num_steps,
+        num_steps=whole_run.num_steps,
         every=entry.every,
         ns=entry.ns,
-        training_ns=whole.training_ns,
+        training_ns=whole_run.training_ns,
         longest_ns=entry.longest_ns,
         longest_step=entry.longest_step,
-        usual_step_ns=whole.usual_step_ns,
+        usual_step_ns=whole_run.usual_step_ns,
     )
     return Finding(
         id=_KINDS[entry.part],
         facts=facts,
-        gain_ns=round(entry.ratio * whole.training_ns / max(1, whole.num_steps)),
+        gain_ns=round(entry.ratio * whole_run.training_ns / max(1, whole_run.num_steps)),
         gain_ratio=entry.ratio,
         of_training=True,
     )

@@ -24,8 +24,8 @@ def _merge_sides(side: SideSums, later: SideSums) -> None:
     for name, sums in later.names.items():
         _merge_names(side.names.setdefault(name, Sums()), sums)
     for operator, counts in later.operators.items():
-        known = side.operators.setdefault(operator, [0, 0])
-        known[:] = [mine + theirs for mine, theirs in zip(known, counts, strict=True)]
+        totals = side.operators.setdefault(operator, [0, 0])
+        totals[:] = [mine + theirs for mine, theirs in zip(totals, counts, strict=True)]
     for layer, of_layer in later.layers.items():
         _add_fields(side.layers.setdefault(layer, LayerSums()), of_layer)
     for kind, copies in later.copies.items():
@@ -34,7 +34,7 @@ def _merge_sides(side: SideSums, later: SideSums) -> None:
         known_graph = side.graphs.setdefault(key, GraphSums(graph.call, graph.kernels, graph.first_ns))
         known_graph.replays += graph.replays
         known_graph.ns += graph.ns
-        _add_counts(known_graph.places, graph.places)
+        _add_counts(known_graph.locations, graph.locations)
 
 
 def _merge_names(sums: Sums, later: Sums) -> None:

@@ -21,17 +21,17 @@ def own_time(spans: Spans, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], 
     shift = _shift(spans, rows)
     start, end = spans.start[rows] + shift, spans.end[rows] + shift
     length = end - start
-    own = length.copy()
+    exclusive = length.copy()
     depth = np.arange(len(rows)) - np.searchsorted(np.sort(end), start, side="right")
     inner = np.flatnonzero(depth > 0)
     if not len(inner):
-        return rows, own
+        return rows, exclusive
     by_depth = np.argsort(depth, kind="stable")
     keys = depth[by_depth] * len(rows) + by_depth
     parent = by_depth[np.searchsorted(keys, (depth[inner] - 1) * len(rows) + inner) - 1]
     encloses = (start[parent] <= start[inner]) & (end[inner] <= end[parent])
-    np.subtract.at(own, parent[encloses], length[inner[encloses]])
-    return rows, np.maximum(own, 0)
+    np.subtract.at(exclusive, parent[encloses], length[inner[encloses]])
+    return rows, np.maximum(exclusive, 0)
 
 
 def _shift(spans: Spans, rows: NDArray[np.int64]) -> Int64:

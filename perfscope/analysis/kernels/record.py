@@ -78,7 +78,7 @@ class GraphSums(Struct):
     first_ns: int
     replays: int = 0
     ns: int = 0
-    places: dict[str, int] = {}
+    locations: dict[str, int] = {}
 
 
 class SideSums(Struct):
@@ -224,11 +224,11 @@ def _add_configurations(
     sums: Sequence[Sums], table: pa.Table, rows: NDArray[np.int64], group: NDArray[np.int64], ns: Int64
 ) -> None:
     occupancy = whole_numbers(table, "occupancy")[rows]
-    known = occupancy >= 0
-    if known.any():
-        weighted = _total(group[known], occupancy[known] * ns[known], len(sums))
+    has_occupancy = occupancy >= 0
+    if has_occupancy.any():
+        weighted = _total(group[has_occupancy], occupancy[has_occupancy] * ns[has_occupancy], len(sums))
         for of_name, product, total in zip(
-            sums, weighted, _total(group[known], ns[known], len(sums)), strict=True
+            sums, weighted, _total(group[has_occupancy], ns[has_occupancy], len(sums)), strict=True
         ):
             of_name.occupied += product
             of_name.occupied_ns += total
@@ -240,8 +240,8 @@ def _add_configurations(
     grid, grids = words(table, "grid")
     block, blocks = words(table, "block")
     shape = grid[rows].astype(np.int64) * (len(blocks) + 1) + block[rows]
-    said = grid[rows] >= 0
-    for (index, code), total in _pairs(group[said], shape[said], ns[said]):
+    has_grid = grid[rows] >= 0
+    for (index, code), total in _pairs(group[has_grid], shape[has_grid], ns[has_grid]):
         at, of_block = (code + 1) // (len(blocks) + 1), (code + 1) % (len(blocks) + 1) - 1
         shapes = sums[index].shapes
         key = (_text(grids, at), _text(blocks, of_block))
@@ -304,10 +304,10 @@ def _add_launches(side: SideSums, table: pa.Table, spans: Spans, rows: NDArray[n
         graph = side.graphs.setdefault(key, GraphSums(key[0], key[1], int(starts[number])))
         graph.replays += 1
         graph.ns += total
-        place = next(
+        location = next(
             (_text(texts, int(codes[row])) for codes, texts in columns.values() if codes[row] >= 0), ""
         )
-        _count(graph.places, place, total)
+        _count(graph.locations, location, total)
 
 
 def _total(group: NDArray[np.integer], ns: Int64, num: int) -> list[int]:

@@ -81,5 +81,5 @@ def queued(table: pa.Table, spans: Spans, selected: Mask) -> Intervals:
     Arguments as for `StreamRecord.add_window`.
     """
     launch, dur = whole_numbers(table, "launch_ns"), whole_numbers(table, "launch_dur_ns", null=0)
-    known = selected & (launch >= 0)
-    return iv.union((launch + dur)[known], spans.start[known])
+    has_launch = selected & (launch >= 0)
+    return iv.union((launch + dur)[has_launch], spans.start[has_launch])

@@ -107,8 +107,8 @@ def _by_name(side: SideSums, total: int) -> tuple[KernelTime, ...]:
         for (name, kind), sums in ordered[:MOST_NAMES]
         for grid, block in [_shape(sums)]
     ]
-    if others := ordered[MOST_NAMES:]:
-        calls, ns = sum(sums.calls for _, sums in others), sum(sums.ns for _, sums in others)
+    if remaining := ordered[MOST_NAMES:]:
+        calls, ns = sum(sums.calls for _, sums in remaining), sum(sums.ns for _, sums in remaining)
         rows.append(
             KernelTime(name=None, type=None, calls=calls, total_ns=ns, mean_ns=ns / calls, share=ns / total)
         )
@@ -133,9 +133,12 @@ def _by_operator(side: SideSums, total: int) -> tuple[OperatorTime, ...]:
         groups[operator].append((kind, calls, ns))
     ordered = sorted(groups.items(), key=lambda item: (-sum(ns for *_, ns in item[1]), item[0]))
     named = [item for item in ordered if item[0] not in (NO_OPERATOR, NO_LAUNCH)]
-    rest = [*groups.get(NO_OPERATOR, ()), *(entry for _, entries in named[MOST_NAMES:] for entry in entries)]
+    unlisted = [
+        *groups.get(NO_OPERATOR, ()),
+        *(entry for _, entries in named[MOST_NAMES:] for entry in entries),
+    ]
     rows = [_operator(name, entries, total) for name, entries in named[:MOST_NAMES]]
-    rows += [_operator(None, entries, total) for entries in (rest,) if entries]
+    rows += [_operator(None, entries, total) for entries in (unlisted,) if entries]
     if absent := groups.get(NO_LAUNCH):
         rows.append(replace(_operator(None, absent, total), launch_absent=True))
     return tuple(sorted(rows, key=lambda row: (-row.total_ns, row.operator or "")))
@@ -211,7 +214,7 @@ def _graphs(side: SideSums, total: int) -> tuple[GraphTime, ...]:
         GraphTime(
             name=f"graph {number}",
             call=graph.call,
-            place=_longest(graph.places),
+            place=_longest(graph.locations),
             replays=graph.replays,
             kernels=graph.kernels,
             total_ns=graph.ns,

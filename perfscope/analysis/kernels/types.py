@@ -30,15 +30,15 @@ _SHELLS = re.compile(tables.SHELLS, re.IGNORECASE)
 @lru_cache(maxsize=1 << 14)
 def type_of_kernel(name: str, operator: str = "") -> KernelType:
     """The type of a compute kernel; that of the operator that launched it where the name does not tell."""
-    found = _first(_GENERATED, name) if "_" in name[:8] else None
-    if found is None:
+    kernel_type = _first(_GENERATED, name) if "_" in name[:8] else None
+    if kernel_type is None:
         base = _ARGUMENTS.split(name, maxsplit=1)[0]
-        found = None if _SHELLS.match(base) else _first(_KERNELS, base)
-    if found is None and "<" in name:
-        found = _first(_KERNELS, name)
-    if found is None or (found is KernelType.OTHER and not operator):
-        return found or (type_of_operator(operator) if operator else KernelType.OTHER)
-    return found
+        kernel_type = None if _SHELLS.match(base) else _first(_KERNELS, base)
+    if kernel_type is None and "<" in name:
+        kernel_type = _first(_KERNELS, name)
+    if kernel_type is None or (kernel_type is KernelType.OTHER and not operator):
+        return kernel_type or (type_of_operator(operator) if operator else KernelType.OTHER)
+    return kernel_type
 
 
 @lru_cache(maxsize=1 << 13)

@@ -43,7 +43,7 @@ class CpuWaits(Struct, frozen=True, kw_only=True):
         """Over the ranks whose traced steps have readings."""
         return statistics.fmean(self.traced.values()) if self.traced else None
 
-    def beyond_work(self, rank: int, own: float, peers: float) -> float | None:
+    def beyond_work(self, rank: int, own_work: float, peers: float) -> float | None:
         """By how much a rank waits more in traced steps than its work explains; None: not known.
 
         With as little CPU as its peers, a rank that has more work waits longer in proportion: that is due to
@@ -51,14 +51,14 @@ class CpuWaits(Struct, frozen=True, kw_only=True):
 
         Args:
             rank: of whom.
-            own: what it takes for its own work, waiting for a CPU included, as a share of the step.
+            own_work: what it takes for its own work, waiting for a CPU included, as a share of the step.
             peers: likewise, what its peers take.
         """
-        others = [share for other, share in self.traced.items() if other != rank]
-        if rank not in self.traced or not others:
+        peer_waits = [share for other, share in self.traced.items() if other != rank]
+        if rank not in self.traced or not peer_waits:
             return None
-        waited, usual = self.traced[rank], statistics.median(others)
-        work, of_peers = max(own - waited, 0.0), max(peers - usual, 0.0)
+        waited, usual = self.traced[rank], statistics.median(peer_waits)
+        work, of_peers = max(own_work - waited, 0.0), max(peers - usual, 0.0)
         return waited - usual * (work / of_peers if of_peers > 0 else 1.0)
 
 
@@ -81,8 +81,8 @@ def cpu_waits(hosts: Sequence[Host], disturbances: Sequence[Disturbance]) -> Cpu
                 share = _share(rank, counted, chosen)
                 if share is not None:
                     shares[rank.rank] = share
-    others = {host.name: _others(host, disturbances) for host in hosts}
-    return CpuWaits(usual=usual, traced=traced, others_cpus=others)
+    others_cpus = {host.name: _others(host, disturbances) for host in hosts}
+    return CpuWaits(usual=usual, traced=traced, others_cpus=others_cpus)
 
 
 def _share(rank: HostRank, counted: Rates, chosen: NDArray[np.bool_] | None) -> float | None:

@@ -29,7 +29,7 @@ class ThreadStates(Struct, frozen=True, kw_only=True):
 
 def thread_states(hosts: Sequence[Host]) -> dict[int, ThreadStates]:
     """By rank; without ranks that have fewer than FEWEST readings."""
-    found = {}
+    states = {}
     for host in hosts:
         ranks = {str(rank.pid): rank for rank in host.ranks if rank.pid is not None and len(rank.starts)}
         for series in host.samples.find(MAIN_STATE):
@@ -49,5 +49,5 @@ def thread_states(hosts: Sequence[Host]) -> dict[int, ThreadStates]:
                 for activity, count in zip(ASLEEP, counts[1:], strict=False)
                 if count
             }
-            found[rank.rank] = ThreadStates(num_readings=len(codes), ratios=ratios)
-    return found
+            states[rank.rank] = ThreadStates(num_readings=len(codes), ratios=ratios)
+    return states

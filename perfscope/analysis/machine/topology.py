@@ -121,9 +121,9 @@ class Topology(Struct, frozen=True, kw_only=True):
 
     def link_between(self, gpus: Collection[Gpu]) -> LinkClass | None:
         """The class of the links between GPUs; None if it is not known, or not the same for all pairs."""
-        classes = {self.pairs.get(frozenset((one.id, other.id)), "") for one, other in combinations(gpus, 2)}
-        known = {LinkClass.PCIE.value, LinkClass.GPU_LINK.value}
-        return LinkClass(classes.pop()) if len(classes) == 1 and classes <= known else None
+        classes = {self.pairs.get(frozenset((gpu.id, other.id)), "") for gpu, other in combinations(gpus, 2)}
+        link_values = {LinkClass.PCIE.value, LinkClass.GPU_LINK.value}
+        return LinkClass(classes.pop()) if len(classes) == 1 and classes <= link_values else None
 
     def nodes_of(self, cpus: Iterable[int]) -> tuple[int, ...]:
         """NUMA nodes that these CPUs belong to."""

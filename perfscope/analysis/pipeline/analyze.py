@@ -152,10 +152,14 @@ def _shape(ranks: Sequence[Sequence[StageSpan]]) -> _Shape | None:
         return None
     num_stages = 1 + max(span.stage for span in spans)
     microbatches = 1 + max(span.microbatch for span in spans)
-    whole = {(stage, microbatch) for stage in range(num_stages) for microbatch in range(microbatches)}
+    every_microbatch = {
+        (stage, microbatch) for stage in range(num_stages) for microbatch in range(microbatches)
+    }
     for works in ((StageWork.FORWARD,), _BACKWARDS):
         done = [(span.stage, span.microbatch) for span in spans if span.work in works]
-        if (done or works != _BACKWARDS) and (len(done) != len(whole) or set(done) != whole):
+        if (done or works != _BACKWARDS) and (
+            len(done) != len(every_microbatch) or set(done) != every_microbatch
+        ):
             return None
     return _Shape(schedule_of(ranks), len(ranks), microbatches, num_stages // len(ranks))
 
@@ -177,7 +181,7 @@ def _result(shape: _Shape, steps: Sequence[_Step]) -> Pipeline:
     of_first = sorted(
         (step for step in steps if step.ranks == pipelines[0]), key=lambda step: step.bubble.active_ns
     )
-    shown = of_first[len(of_first) // 2]
+    median_step = of_first[len(of_first) // 2]
     return Pipeline(
         schedule=shape.schedule,
         stages=stages,
@@ -195,8 +199,8 @@ def _result(shape: _Shape, steps: Sequence[_Step]) -> Pipeline:
             ideal_ratio=ideal,
             **dict(zip(_PARTS, iv.rounded_to(sums, measured), strict=True)),
         ),
-        shown_step=shown.step,
-        spans=_shown(shown),
+        shown_step=median_step.step,
+        spans=_shown(median_step),
     )
 
 

@@ -87,7 +87,7 @@ class _Fits(Struct, frozen=True, kw_only=True, eq=False):
     runs: Sequence[MeasuredRun]
     alike: Sequence[MeasuredRun]  # whose compute may be put together
     fitted: tuple[FittedRun, ...]
-    own: Mapping[str, Link]  # links as fitted to the runs
+    run_links: Mapping[str, Link]  # links as fitted to the runs
     target: Mapping[str, FittedLink]  # links of the machine asked about
     compute: ComputeModel
     draws: tuple[ComputeModel, ...]
@@ -195,7 +195,7 @@ def _fit(runs: Sequence[MeasuredRun], alike: Sequence[MeasuredRun], question: Qu
         runs=runs,
         alike=alike,
         fitted=fitted,
-        own=own_links,
+        run_links=own_links,
         target=target,
         compute=compute,
         draws=tuple(draws),
@@ -318,7 +318,7 @@ def _begun_before(plan: Plan, fits: _Fits) -> bool:
 
 def _steps(plan: Plan, fits: _Fits) -> tuple[StepParts, Floats, Traits]:
     """The point and the draws of a plan's step."""
-    traits = traits_of(plan.scheme, fits.runs, fits.own, fits.backend, fits.misfit)
+    traits = traits_of(plan.scheme, fits.runs, fits.run_links, fits.backend, fits.misfit)
     ranks = rank_terms(plan, fits.backend)
     point = compose(
         plan,

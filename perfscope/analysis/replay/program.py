@@ -160,5 +160,5 @@ def distinct(*columns: NDArray[np.signedinteger[Any]]) -> tuple[Index, Index]:
     present = np.flatnonzero(np.bincount(code, minlength=math.prod(shape)))
     number = np.zeros(math.prod(shape), dtype=np.int64)
     number[present] = np.arange(len(present))
-    places = np.stack(np.unravel_index(present, shape)) + np.array(least)[:, None]
-    return places, number[code]
+    values = np.stack(np.unravel_index(present, shape)) + np.array(least)[:, None]
+    return values, number[code]

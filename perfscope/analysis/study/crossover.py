@@ -30,24 +30,24 @@ class Modelled(Struct, frozen=True, kw_only=True):
     """One row's batch; ns. `link_class` "" = its bytes between hosts are not known."""
 
     title: str
-    rest: float
+    unexposed: float
     exposed: float
     wire: float
     is_known: bool  # `wire` follows from bytes and the link's speed
     link_class: str
     link_bytes_per_s: float | None
-    optimizer: float = 0.0  # part of `rest`
+    optimizer: float = 0.0  # part of `unexposed`
     fixed_share: float | None = None
 
     def at(self, slowness: float) -> float:
         """Time of a batch with 1 / `slowness` of the bandwidth."""
-        return self.rest + max(0.0, self.exposed + self.wire * (slowness - 1))
+        return self.unexposed + max(0.0, self.exposed + self.wire * (slowness - 1))
 
     def at_batch(self, factor: float) -> float:
         """Time of a batch `factor` times as large; `fixed_share` must be known."""
         fixed = self.fixed_share or 0.0
         sent = self.wire * (fixed + (1 - fixed) * factor - 1)
-        return self.optimizer + factor * (self.rest - self.optimizer) + max(0.0, self.exposed + sent)
+        return self.optimizer + factor * (self.unexposed - self.optimizer) + max(0.0, self.exposed + sent)
 
 
 def model_of(row: SchemeRow, run: StudyRun) -> Modelled | NotModeled:
@@ -68,7 +68,7 @@ def model_of(row: SchemeRow, run: StudyRun) -> Modelled | NotModeled:
     wire = sent / (run.num_hosts or 1) / speed * 1e9 if sent is not None and speed is not None else exposed
     return Modelled(
         title=row.title,
-        rest=batch - exposed,
+        unexposed=batch - exposed,
         exposed=exposed,
         wire=min(wire, batch),  # it cannot have taken longer than the batch did
         is_known=is_known,

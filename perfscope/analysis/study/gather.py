@@ -101,7 +101,7 @@ def _study_run(entry: RunEntry, label: str, model_of_run: Model, model: str) -> 
         label=label,
         name=entry.name,
         group="",
-        repeat_key=SEPARATOR.join(words for _, words in setting),
+        repeat_key=SEPARATOR.join(text for _, text in setting),
         repeat=1,
         world_size=world,
         num_hosts=len(hosts) or None,
@@ -282,7 +282,7 @@ def _batchless_key(scheme: SchemeRecord, facts: Sequence[tuple[str, str]]) -> st
     """The facts but the batch, what follows from it, and labels; "" where updates are not synchronous."""
     if (scheme.axes or {}).get("synchrony") not in _SYNCHRONOUS:
         return ""
-    kept = [words for name, words in facts if name not in ("batch", "label", "rate")]
+    kept = [text for name, text in facts if name not in ("batch", "label", "rate")]
     return SEPARATOR.join([*kept, scheme.rate_law])
 
 

@@ -40,7 +40,7 @@ def learning_ranking(
     }
     if any(len(learned[title]) < len(of) for title, of in of_row.items()) or len(rows) < 2:
         return None
-    targets = {one.target for of in learned.values() for one in of}
+    targets = {learning.target for of in learned.values() for learning in of}
     if len(targets) == 1 and "" not in targets:
         return _by_target(learned, asked, targets.pop())
     return _by_goodput(of_row)
@@ -49,13 +49,14 @@ def learning_ranking(
 def _by_target(
     learned: Mapping[str, Sequence[LearningResult]], asked: RankBasis, target: str
 ) -> LearningRanking | None:
-    reached = [one.to_target for of in learned.values() for one in of if one.to_target is not None]
+    to_targets = {title: [learning.to_target for learning in of] for title, of in learned.items()}
+    reached = [to_target for of in to_targets.values() for to_target in of if to_target is not None]
     for basis in dict.fromkeys((asked, RankBasis.TIME)):
-        if any(_amount(one, basis) is None for one in reached):
+        if any(_amount(to_target, basis) is None for to_target in reached):
             continue
         amounts = {
-            title: [None if one.to_target is None else _amount(one.to_target, basis) for one in of]
-            for title, of in learned.items()
+            title: [None if to_target is None else _amount(to_target, basis) for to_target in of]
+            for title, of in to_targets.items()
         }
         return _ranking(amounts, basis, target, "" if basis is asked else words.not_known(asked))
     return None
@@ -97,8 +98,8 @@ def _ranking(amounts: _Amounts, basis: RankBasis, target: str, note: str) -> Lea
     rows = sorted((_row(title, of) for title, of in amounts.items()), key=lambda row: _place(row, basis))
     first, second = rows[0], rows[1]
     ratio, interval, level = None, None, None
-    whole = all(row.num_reached == row.num_runs for row in (first, second))
-    if whole and first.value and second.value:
+    all_reached = all(row.num_reached == row.num_runs for row in (first, second))
+    if all_reached and first.value and second.value:
         better, worse = (first, second) if basis is RankBasis.GOODPUT else (second, first)
         ratio = center(better.values) / center(worse.values)
         interval = ratio_interval(better.values, worse.values)

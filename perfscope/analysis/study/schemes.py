@@ -124,9 +124,9 @@ def _study(runs: Sequence[StudyRun], by: str, title: str, basis: RankBasis) -> S
 
 def _differences(rows: Sequence[SchemeRow]) -> tuple[StepDifference, ...]:
     """Of the first row to each other one, of those whose steps were traced."""
-    first, *others = ((row.title, row.step_parts) for row in rows)
-    found = (difference(first, other) for other in others)
-    return tuple(one for one in found if one is not None)
+    first, *other_rows = ((row.title, row.step_parts) for row in rows)
+    differences = (difference(first, other) for other in other_rows)
+    return tuple(entry for entry in differences if entry is not None)
 
 
 def unseen_exchanges(rows: Sequence[SchemeRow]) -> str:

@@ -29,13 +29,13 @@ def step_parts(composition: Composition | None, communication: Communication | N
         return ()
     step = round(composition.step)
     values = rounded_to([getattr(composition, part) for part in PARTS], step)
-    whole = {part: StepPart(part=part, ns=value) for part, value in zip(PARTS, values, strict=True)}
+    by_part = {part: StepPart(part=part, ns=value) for part, value in zip(PARTS, values, strict=True)}
     divided = _divided(communication) if communication is not None else []
-    if not divided or abs(sum(part.ns for part in divided) - whole[EXPOSED].ns) > len(PARTS):
-        return tuple(whole.values())
-    exact = rounded_to([part.ns for part in divided], whole.pop(EXPOSED).ns)
+    if not divided or abs(sum(part.ns for part in divided) - by_part[EXPOSED].ns) > len(PARTS):
+        return tuple(by_part.values())
+    exact = rounded_to([part.ns for part in divided], by_part.pop(EXPOSED).ns)
     parts = (replace(part, ns=value) for part, value in zip(divided, exact, strict=True))
-    return (*whole.values(), *parts)
+    return (*by_part.values(), *parts)
 
 
 def _divided(communication: Communication) -> list[StepPart]:
@@ -44,12 +44,12 @@ def _divided(communication: Communication) -> list[StepPart]:
         for row in communication.by_layer
         for axis, exposed in row.axes.items()
     ]
-    others = [
+    unattributed = [
         StepPart(part=EXPOSED, axis=axis, reason=row.reason, ns=exposed)
         for row in communication.unattributed
         for axis, exposed in row.axes.items()
     ]
-    return [part for part in (*of_layers, *others) if part.ns]
+    return [part for part in (*of_layers, *unattributed) if part.ns]
 
 
 def mean_parts(runs: Sequence[tuple[StepPart, ...]]) -> tuple[StepPart, ...]:
@@ -57,18 +57,18 @@ def mean_parts(runs: Sequence[tuple[StepPart, ...]]) -> tuple[StepPart, ...]:
 
     Exposed communication is divided only if all repeats have it divided.
     """
-    known = [parts for parts in runs if parts]
-    if not known:
+    recorded = [parts for parts in runs if parts]
+    if not recorded:
         return ()
-    if not all(map(has_axes, known)):
-        known = [_whole(parts) for parts in known]
+    if not all(map(has_axes, recorded)):
+        recorded = [_whole(parts) for parts in recorded]
     sums: dict[_Key, int] = defaultdict(int)
     first: dict[_Key, StepPart] = {}
-    for part in (part for parts in known for part in parts):
+    for part in (part for parts in recorded for part in parts):
         sums[part.key] += part.ns
         first.setdefault(part.key, part)
-    means = [value / len(known) for value in sums.values()]
-    exact = rounded_to(means, round(sum(sums.values()) / len(known)))
+    means = [value / len(recorded) for value in sums.values()]
+    exact = rounded_to(means, round(sum(sums.values()) / len(recorded)))
     return tuple(replace(first[key], ns=value) for key, value in zip(sums, exact, strict=True))
 
 
@@ -97,9 +97,9 @@ def by_axis(parts: Sequence[StepPart]) -> Mapping[str, int]:
 
 def _whole(parts: Sequence[StepPart]) -> tuple[StepPart, ...]:
     """The same step with its exposed communication undivided."""
-    others = [part for part in parts if part.part != EXPOSED]
+    unexposed = [part for part in parts if part.part != EXPOSED]
     exposed = sum(part.ns for part in parts if part.part == EXPOSED)
-    return (*others, StepPart(part=EXPOSED, ns=exposed))
+    return (*unexposed, StepPart(part=EXPOSED, ns=exposed))
 
 
 def difference(
@@ -119,7 +119,7 @@ def difference(
     sides = [{part.key: part for part in parts} for parts in (first, second)]
     changes = []
     for key in dict.fromkeys((*sides[0], *sides[1])):
-        one, other = (side[key].ns if key in side else 0 for side in sides)
+        before_ns, after_ns = (side[key].ns if key in side else 0 for side in sides)
         part, axis, layer, reason = key
         changes.append(
             PartChange(
@@ -127,9 +127,9 @@ def difference(
                 axis=axis,
                 layer=layer,
                 reason=reason,
-                before_ns=one,
-                after_ns=other,
-                change_ns=other - one,
+                before_ns=before_ns,
+                after_ns=after_ns,
+                change_ns=after_ns - before_ns,
             )
         )
     axes: dict[str, int] = defaultdict(int)

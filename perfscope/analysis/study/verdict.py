@@ -140,7 +140,7 @@ def _why(
     cause = common_cause([runs[label] for label in last.runs])
     sentences = [
         _step_reason(winner, second),
-        *(_axis_reason(one) for one in differences if one.after == second.title),
+        *(_axis_reason(difference) for difference in differences if difference.after == second.title),
         _bytes_reason(winner, second),
         _bytes_reason(winner, last, slowest=True) if last is not second else "",
         verdict_of_report(f"On {last.title}", *cause) if cause else "",
@@ -189,12 +189,12 @@ def _step_reason(winner: SchemeRow, other: SchemeRow) -> str:
     )
 
 
-def _axis_reason(one: StepDifference) -> str:
+def _axis_reason(difference: StepDifference) -> str:
     """Along which axes and in which layers the runner-up exposes more; "" where that is next to nothing."""
-    layers = [change for change in one.changes if change.axis is not None]
-    if not layers or max(abs(change.change_ns) for change in layers) < NOTABLE * one.after_ns:
+    layers = [change for change in difference.changes if change.axis is not None]
+    if not layers or max(abs(change.change_ns) for change in layers) < NOTABLE * difference.after_ns:
         return ""
-    several = len(one.by_axis) > 1
+    several = len(difference.by_axis) > 1
     rows = [
         (
             exposed_comm.exposed_row(change.layer, change.reason, change.axis if several else None),
@@ -202,7 +202,7 @@ def _axis_reason(one: StepDifference) -> str:
         )
         for change in layers
     ]
-    return exposed_comm.exposed_where(one.after, one.before, one.by_axis, rows)
+    return exposed_comm.exposed_where(difference.after, difference.before, difference.by_axis, rows)
 
 
 def _bytes_reason(winner: SchemeRow, other: SchemeRow, slowest: bool = False) -> str:

@@ -79,9 +79,9 @@ class Sums(Struct, eq=False):
     def _add_ranks(self, matches: Sequence[JudgedCalls], table: LineTable) -> list[Int64]:
         """Adds the waits of each rank; how much of each call is exposed, shape (ranks, calls) per match."""
         ranks = sorted({rank for match in matches for rank in match.ranks})
-        place = {rank: number for number, rank in enumerate(ranks)}
+        position = {rank: number for number, rank in enumerate(ranks)}
         rows = np.array([table.row_of.get(rank, -1) for rank in ranks], dtype=np.int64)
-        of_match = [np.repeat([place[rank] for rank in match.ranks], len(match.seq)) for match in matches]
+        of_match = [np.repeat([position[rank] for rank in match.ranks], len(match.seq)) for match in matches]
         of_call = np.concatenate(of_match)
         enter, wait, duration = (
             np.concatenate([getattr(match, name).ravel() for match in matches])

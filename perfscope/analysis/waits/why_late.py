@@ -83,7 +83,7 @@ class _Scene(Struct, kw_only=True, eq=False):
     starts: Mapping[int, CommonStart]
     excess: Mapping[int, Excess]
     singled_out: frozenset[int] = frozenset()
-    own: dict[tuple[int, int], LateCause] = {}
+    causes: dict[tuple[int, int], LateCause] = {}
 
 
 def why_late(
@@ -196,7 +196,7 @@ def _own_causes(scene: _Scene) -> None:
         together = excess.lateness < _TOGETHER * judged_calls.wait.mean(axis=0)
         calls = np.flatnonzero(scene.late[index])
         for call in calls[together[calls]].tolist():
-            scene.own[index, call] = _came_together(judged_calls, excess, call)
+            scene.causes[index, call] = _came_together(judged_calls, excess, call)
         calls = calls[~together[calls]]
         computes = calls[clear[calls] & (top[calls] == LINE_COMPUTE)]
         by_layer = layer_excesses(judged_calls, scene.starts[index], computes, scene.table, computing)
@@ -204,7 +204,7 @@ def _own_causes(scene: _Scene) -> None:
             late = _what(scene, index, call, int(top[call]) if clear[call] else None)
             if call in by_layer:
                 _add_layer(scene, late, judged_calls, by_layer[call])
-            scene.own[index, call] = _cause(late)
+            scene.causes[index, call] = _cause(late)
 
 
 def _came_together(calls: JudgedCalls, excess: Excess, call: int) -> LateCause:
@@ -321,15 +321,15 @@ def _follow(scene: _Scene) -> list[dict[int, LateCause]]:
     """Every call's cause, through the calls in which the late rank waited for another one."""
     result: list[dict[int, LateCause]] = [{} for _ in scene.matches]
     before = _calls_before(scene)
-    for (index, call), late_cause in scene.own.items():
+    for (index, call), late_cause in scene.causes.items():
         at, cause, hops = (index, call), late_cause, list[Hop]()
         while cause.reason is LateReason.EXPOSED_COMM and len(hops) < _MOST_HOPS and at in before:
             other, is_wait = before[at]
             calls = scene.matches[other[0]]
-            if not is_wait or other not in scene.own:
+            if not is_wait or other not in scene.causes:
                 cause = structs.replace(cause, group=calls.key.group, sentence=_busy(cause, calls))
                 break
-            next_cause = scene.own[other]
+            next_cause = scene.causes[other]
             late_rank = calls.ranks[int(calls.late_row[other[1]])]
             hops.append(
                 Hop(
@@ -365,7 +365,7 @@ _At = tuple[int, int]  # (match, call)
 
 def _calls_before(scene: _Scene) -> dict[_At, tuple[_At, bool]]:
     """For calls whose late rank was in another call meanwhile: which one, and whether it waited there."""
-    asked = [at for at, cause in scene.own.items() if cause.reason is LateReason.EXPOSED_COMM]
+    asked = [at for at, cause in scene.causes.items() if cause.reason is LateReason.EXPOSED_COMM]
     rows: dict[int, list[tuple[int, int]]] = defaultdict(list)
     if asked:
         for index, calls in enumerate(scene.matches):

@@ -91,14 +91,14 @@ class RunAxes(Struct, frozen=True, kw_only=True):
         ranks get a CPU than of the link. So where the calls along `axis` are much the smaller ones, only a
         difference that their size cannot explain is one of the links.
         """
-        own = self.bytes_per_s.get(axis)
+        own_rate = self.bytes_per_s.get(axis)
         best = max(self.bytes_per_s, key=lambda name: self.bytes_per_s[name], default=axis)
-        if own is None or self.bytes_per_s[best] < FASTER * own:
+        if own_rate is None or self.bytes_per_s[best] < FASTER * own_rate:
             return None
         are_small = self.call_bytes[axis] * _MUCH_LARGER < self.call_bytes[best]
         if are_small and self.best_bytes_per_s[best] < _BEYOND_SIZE * self.best_bytes_per_s[axis]:
             return None
-        return FasterAxis(axis=best, bytes_per_s=self.best_bytes_per_s[best], own_bytes_per_s=own)
+        return FasterAxis(axis=best, bytes_per_s=self.best_bytes_per_s[best], own_bytes_per_s=own_rate)
 
 
 def _add_rates(

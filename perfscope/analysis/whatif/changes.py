@@ -82,15 +82,15 @@ def perfect_balance(program: Program) -> Change | None:
     useful = np.flatnonzero(one_of(cells.part, (LINE_COMPUTE, LINE_OPTIMIZER)))
     rank, local = cells.rank[useful], cells.local[useful]
     columns = (program.step_rows, cells.layer, cells.phase, cells.part)
-    places, place = distinct(*(column[useful] for column in columns))
-    steps, step_of = np.unique(places[0], return_inverse=True)
-    of_place = sums_of(rank, place, local, (len(program.ranks), places.shape[1]))
-    is_shared = np.all(of_place > 0, axis=0)
-    others = sums_of(rank, step_of[place], local * ~is_shared[place], (len(program.ranks), len(steps)))
+    keys, key_of = distinct(*(column[useful] for column in columns))
+    steps, step_of = np.unique(keys[0], return_inverse=True)
+    of_key = sums_of(rank, key_of, local, (len(program.ranks), keys.shape[1]))
+    is_shared = np.all(of_key > 0, axis=0)
+    unshared = sums_of(rank, step_of[key_of], local * ~is_shared[key_of], (len(program.ranks), len(steps)))
     # What only some ranks compute is balanced together; where one has nothing of it, all of the step is.
-    is_even = np.all(others > 0, axis=0) | np.all(others == 0, axis=0)
+    is_even = np.all(unshared > 0, axis=0) | np.all(unshared == 0, axis=0)
     is_shared = is_shared & is_even[step_of]
-    group = np.where(is_shared, np.arange(len(is_shared)), len(is_shared) + step_of)[place]
+    group = np.where(is_shared, np.arange(len(is_shared)), len(is_shared) + step_of)[key_of]
     totals = sums_of(rank, group, local, (len(program.ranks), len(is_shared) + len(steps)))
     factor = np.divide(totals.mean(axis=0), totals, out=np.ones_like(totals), where=totals > 0)
     balanced = cells.local.copy()

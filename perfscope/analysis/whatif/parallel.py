@@ -44,8 +44,8 @@ def with_parallel(
     stretched = traced_ns / (usual_ns or traced_ns)
     caution = ""
     if not 1 / ALIKE <= stretched <= ALIKE:  # that of the replay where it has one: it says the same
-        others = (what_if.caution for what_if in what_ifs.what_ifs if what_if.caution)
-        caution = next(others, texts.caution(None, stretched, None))
+        cautions = (what_if.caution for what_if in what_ifs.what_ifs if what_if.caution)
+        caution = next(cautions, texts.caution(None, stretched, None))
     added = [_what_if(question, traced_ns, stretched, caution) for question in questions]
     gains = [what_if for what_if in (*what_ifs.what_ifs, *added) if what_if.gain_ns > 0]
     return replace(what_ifs, what_ifs=tuple(sorted(gains, key=lambda what_if: -what_if.gain_ns)))

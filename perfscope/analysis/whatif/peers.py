@@ -67,10 +67,10 @@ class RankWork(Struct, frozen=True, kw_only=True, eq=False):
         of_windows = [_of_kinds(window.program) for window in replays.windows]
         ranks = tuple(sorted({rank for window in replays.windows for rank in window.program.ranks}))
         kinds_seen = tuple(sorted({kind for kinds, _ in of_windows for kind in kinds}))
-        place = {kind: number for number, kind in enumerate(kinds_seen)}
+        column_of = {kind: number for number, kind in enumerate(kinds_seen)}
         matrix = np.zeros((len(ranks), len(kinds_seen)))
         for window, (kinds, total) in zip(replays.windows, of_windows, strict=True):
-            columns = np.array([place[kind] for kind in kinds], dtype=np.int64)
+            columns = np.array([column_of[kind] for kind in kinds], dtype=np.int64)
             matrix[np.ix_(np.searchsorted(ranks, window.program.ranks), columns)] += total
         return cls(
             ranks=ranks,
@@ -167,9 +167,11 @@ def _by_step(replays: Replays, ranks: Sequence[int]) -> Float:
     return np.concatenate(columns, axis=1)
 
 
-def _alike(layers: NDArray[np.bool_], others: NDArray[np.bool_]) -> bool:
+def _alike(layers: NDArray[np.bool_], other_layers: NDArray[np.bool_]) -> bool:
     """Whether ranks that run these layers are peers."""
-    return bool((layers == others).all() or (layers & others).sum() > _FEW * (layers | others).sum())
+    return bool(
+        (layers == other_layers).all() or (layers & other_layers).sum() > _FEW * (layers | other_layers).sum()
+    )
 
 
 def _of_kinds(program: Program) -> tuple[list[_Kind], Float]:
@@ -185,8 +187,8 @@ def _of_kinds(program: Program) -> tuple[list[_Kind], Float]:
 def _kinds(program: Program) -> tuple[list[_Kind], Index]:
     """(part, layer, phase) of the cells: the different ones, and which of them each cell has."""
     cells = program.cells
-    places, place = distinct(cells.part, cells.layer, cells.phase)
-    return [(part, layer, phase) for part, layer, phase in places.T.tolist()], place
+    kinds, kind_of = distinct(cells.part, cells.layer, cells.phase)
+    return [(part, layer, phase) for part, layer, phase in kinds.T.tolist()], kind_of
 
 
 def as_fast_as_peers(program: Program, work: RankWork, slow: Sequence[int]) -> Change | None:

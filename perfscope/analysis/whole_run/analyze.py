@@ -108,7 +108,7 @@ def _rank(record: RankRecord, parts: StepParts, others_ns: Int64) -> _Rank:
     )
 
 
-def _others_ns(own: StepParts, numbers: Int64, most: Int64) -> Int64:
+def _others_ns(parts: StepParts, numbers: Int64, most: Int64) -> Int64:
     """For each step of a rank: how much longer than it another rank was busy with what is timed apart.
 
     In this step or the one before: what a rank does after its update, others wait for in their next step.
@@ -117,7 +117,7 @@ def _others_ns(own: StepParts, numbers: Int64, most: Int64) -> Int64:
         numbers: of all ranks' steps, ascending.
         most: in each of them, the time of the rank that was busy longest.
     """
-    longer = np.maximum(most[np.searchsorted(numbers, own.step)] - _apart(own), 0)
+    longer = np.maximum(most[np.searchsorted(numbers, parts.step)] - _apart(parts), 0)
     longer[1:] = np.maximum(longer[1:], longer[:-1])
     result: Int64 = longer
     return result
@@ -137,7 +137,7 @@ def _most(steps: Sequence[Int64], times: Sequence[Int64]) -> tuple[Int64, Int64]
 
 
 def _apart(parts: StepParts) -> Int64:
-    total: Int64 = parts.durations - parts.rest
+    total: Int64 = parts.durations - parts.untimed
     return total
 
 
@@ -200,7 +200,7 @@ def _listed(times: Mapping[RunPart, int]) -> tuple[RunPartTime, ...]:
 
 def _long_steps(ranks: Sequence[_Rank], training_ns: int) -> tuple[LongSteps, ...]:
     """By part, of the rank that has most of it in each step."""
-    found = []
+    long_steps = []
     for part in _IN_LONG_STEPS:
         times = [rank.divided[part] for rank in ranks]
         if part is RunPart.INPUT:
@@ -211,7 +211,7 @@ def _long_steps(ranks: Sequence[_Rank], training_ns: int) -> tuple[LongSteps, ..
         holding = numbers[most > 0]
         if len(holding) and training_ns:
             longest = int(most.argmax())
-            found.append(
+            long_steps.append(
                 LongSteps(
                     part=part,
                     num_steps=len(holding),
@@ -222,7 +222,7 @@ def _long_steps(ranks: Sequence[_Rank], training_ns: int) -> tuple[LongSteps, ..
                     longest_step=int(numbers[longest]),
                 )
             )
-    return tuple(sorted(found, key=lambda entry: -entry.ns))
+    return tuple(sorted(long_steps, key=lambda entry: -entry.ns))
 
 
 def _unusual_waits(times: Int64, usual_ns: int) -> Int64:

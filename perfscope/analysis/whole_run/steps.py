@@ -47,9 +47,9 @@ class StepParts(Struct, frozen=True, kw_only=True, eq=False):
     durations: Int64
     is_traced: NDArray[np.bool_]
     is_usual: NDArray[np.bool_]  # neither warm-up nor traced
-    timed: Mapping[RunPart, Int64]  # of TIMED; with `rest` they add up to `durations`
+    timed: Mapping[RunPart, Int64]  # of TIMED; with `untimed` they add up to `durations`
     recorded: Mapping[RunPart, int]  # of all steps, as the rank recorded them
-    rest: Int64
+    untimed: Int64
     passes: Int64  # forward and backward passes; -1 = not recorded
     written: Int64  # bytes; -1 = not recorded
     runqueue: Int64  # ns that the training thread waited for a CPU; -1 = not recorded
@@ -58,14 +58,14 @@ class StepParts(Struct, frozen=True, kw_only=True, eq=False):
     @property
     def usual_ns(self) -> int:
         """Median rest of the untraced steps; of all where there are none."""
-        chosen = self.rest[self.is_usual] if self.is_usual.any() else self.rest
+        chosen = self.untimed[self.is_usual] if self.is_usual.any() else self.untimed
         return round(float(np.median(chosen))) if len(chosen) else 0
 
     @property
     def long_from(self) -> float:
         """Rest from which on a step is long: LONG times the median, or the longer of two distinct lengths."""
         limit = LONG * float(self.usual_ns)
-        lengths = np.sort(self.rest[self.is_usual])
+        lengths = np.sort(self.untimed[self.is_usual])
         half = len(lengths) // 2
         if len(lengths) - half <= FEWEST_LONG or lengths[half] <= 0:
             return limit
@@ -84,14 +84,14 @@ def step_parts(table: pa.Table, durations: Int64) -> StepParts:
     """
     window = whole_numbers(table, "window")
     usual = counted_steps(window) & (window < 0)
-    rest, timed, recorded = durations.copy(), {}, {}
+    remaining, timed, recorded = durations.copy(), {}, {}
     for part in TIMED:
         times = np.maximum(whole_numbers(table, _COLUMN[part]), 0)
         recorded[part] = int(times.sum())
         if part in _PASSES and len(times):
             times = np.maximum(times - int(np.median(times)), 0)
-        timed[part] = _shared(np.minimum(times, rest))
-        rest = rest - timed[part]
+        timed[part] = _shared(np.minimum(times, remaining))
+        remaining = remaining - timed[part]
     return StepParts(
         step=whole_numbers(table, "step"),
         starts=whole_numbers(table, "start_ns"),
@@ -100,7 +100,7 @@ def step_parts(table: pa.Table, durations: Int64) -> StepParts:
         is_usual=usual,
         timed=timed,
         recorded=recorded,
-        rest=rest,
+        untimed=remaining,
         passes=_shared(_passes(table)),
         written=_shared(whole_numbers(table, "written_bytes")),
         runqueue=_shared(whole_numbers(table, "runqueue_ns")),
@@ -152,9 +152,9 @@ def divided(parts: StepParts, others_ns: Int64) -> dict[RunPart, Int64]:
         others_ns: shape (steps,), how much longer than this rank another is busy with what is timed apart.
     """
     usual_ns = parts.usual_ns
-    excess = np.maximum(parts.rest - usual_ns, 0)
+    excess = np.maximum(parts.untimed - usual_ns, 0)
     is_warm_up = ~parts.is_usual & ~parts.is_traced
-    is_long = parts.is_usual & (parts.rest >= parts.long_from)
+    is_long = parts.is_usual & (parts.untimed >= parts.long_from)
     result = dict(parts.timed)
     taken = np.zeros_like(excess)
 
@@ -170,7 +170,7 @@ def divided(parts: StepParts, others_ns: Int64) -> dict[RunPart, Int64]:
     waited = parts.runqueue - _median(parts.runqueue, parts)
     take(RunPart.CPU_WAIT, np.where(is_long & (parts.runqueue >= 0), waited, 0))
     take(RunPart.OTHER, np.where(is_long & ~_by_passes(parts, excess - taken), excess, 0))
-    result[RunPart.STEPS] = parts.rest - taken
+    result[RunPart.STEPS] = parts.untimed - taken
     return result
 
 
@@ -188,8 +188,8 @@ def _by_passes(parts: StepParts, excess: Int64) -> NDArray[np.bool_]:
 
 
 def _median(values: Int64, parts: StepParts) -> int:
-    known = values[parts.is_usual & (values >= 0)]
-    return int(np.median(known)) if len(known) else 0
+    measured = values[parts.is_usual & (values >= 0)]
+    return int(np.median(measured)) if len(measured) else 0
 
 
 def _beyond_median(values: Int64, parts: StepParts, least: int) -> NDArray[np.bool_]:

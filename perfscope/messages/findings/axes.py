@@ -43,8 +43,8 @@ _FEWER_RANKS = (
 
 def axis_title(axis: str) -> str:
     """``tensor parallelism (tp)``; the name alone of axes that are not known."""
-    words = {known.value: text for known, text in _AXES.items()}.get(axis)
-    return f"{words} ({axis})" if words else axis
+    title = {member.value: text for member, text in _AXES.items()}.get(axis)
+    return f"{title} ({axis})" if title else axis
 
 
 class AxisComm(FindingFacts, frozen=True, kw_only=True):

@@ -18,12 +18,12 @@ class UnequalExperts(FindingFacts, frozen=True, kw_only=True):
     def text(self, subject: Subject) -> FindingText:
         more = f" and {self.num_layers - 1} more" if self.num_layers > 1 else ""
         lead = "Experts are unbalanced"
-        place = "" if subject.layer is None else f"in layer {subject.layer}, "
-        places = "Ranks" if subject.layer is None else f"In layer {subject.layer}{more}, ranks"
+        where = "" if subject.layer is None else f"in layer {subject.layer}, "
+        ranks = "Ranks" if subject.layer is None else f"In layer {subject.layer}{more}, ranks"
         return FindingText(
-            f"{lead}: {place}rank {subject.rank} has the most tokens; the most "
+            f"{lead}: {where}rank {subject.rank} has the most tokens; the most "
             f"loaded rank of a step has {self.imbalance:.2f} times the mean.",
-            f"{places} wait {format_ns(self.wait_ns)} per step on average "
+            f"{ranks} wait {format_ns(self.wait_ns)} per step on average "
             f"until the experts of the last rank are done.{predicted(self.prediction)}",
             "Balance the tokens: an auxiliary loss for load balance, a smaller capacity factor, or the "
             "busiest experts on different ranks.",

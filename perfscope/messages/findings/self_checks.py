@@ -30,13 +30,13 @@ class ContradictedFigures(FindingFacts, frozen=True, kw_only=True):
     checks: tuple[tuple[Check, str, float, float], ...]
 
     def text(self, subject: Subject) -> FindingText:
-        said = "; ".join(
+        contradictions = "; ".join(
             f"{CHECKS[check]} ({f'{of}: ' if of else ''}{actual:.12g} against {expected:.12g})"
             for check, of, actual, expected in self.checks
         )
         lead = "Bug in perfscope"
         return FindingText(
-            f"{lead}: {said}.",
+            f"{lead}: {contradictions}.",
             "Figures of this report contradict each other, so it gives no verdict that rests on them.",
             "Report it with the output of `perfscope report --json`; `self_checks` lists the figures.",
             lead,

@@ -133,7 +133,7 @@ def test_no_turn_is_claimed_on_one_host() -> None:
 def modelled(title: str, rest: float, wire: float) -> Modelled:
     return Modelled(
         title=title,
-        rest=rest,
+        unexposed=rest,
         exposed=wire,
         wire=wire,
         is_known=True,
