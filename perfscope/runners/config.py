@@ -20,11 +20,13 @@ Device = Literal["auto", "cpu", "cuda"]
 LrRule = Literal["none", "linear", "sqrt"]
 Binding = Literal["numa", "core", "none"]
 Backend = Literal["auto", "gloo", "nccl", "mpi"]
-OptimizerName = Literal["sgd", "nesterov", "adamw"]
+OptimizerName = Literal["sgd", "nesterov", "adamw", "lars", "lamb"]
 Schedule = Literal["constant", "linear", "cosine", "step"]
 DTYPES, DEVICES, LR_RULES, BINDINGS, BACKENDS = map(get_args, (Dtype, Device, LrRule, Binding, Backend))
 OPTIMIZERS, SCHEDULES = get_args(OptimizerName), get_args(Schedule)
-ADAMW_LEARNING_RATE = 1e-3  # torch's default; models state theirs for plain SGD
+# Of optimizers with a scale of their own, without --lr; models state theirs for plain SGD.
+LEARNING_RATES = {"adamw": 1e-3, "lars": 10.0, "lamb": 0.01}
+LAYERWISE = ("lars", "lamb")  # need the norms of whole layers
 DEFAULT_TIMEOUT_S = 60.0
 _DEFAULT_EVALUATIONS = 20  # of a run that has a target and does not say how often
 MAX_SIDE = 1 << 14  # of an input, and its channels
@@ -95,11 +97,12 @@ class BenchConfig:
         learning_rate: eta at `base_batch`.
         lr_rule: how eta follows the effective batch: none, linear or sqrt of effective batch / base_batch.
         base_batch: batch that learning_rate is meant for; None = batch.
-        momentum: mu, of sgd and nesterov.
+        momentum: mu, of sgd, nesterov and lars.
         optimizer: one of OPTIMIZERS.
         schedule: how eta changes over the steps, one of SCHEDULES; see schemes.update_rules.schedule_factor.
         warmup: steps in which eta first grows in equal parts to its value.
-        weight_decay: of sgd and nesterov added to the gradient, of adamw decoupled (torch.optim).
+        weight_decay: of sgd and nesterov added to the gradient, of adamw decoupled (torch.optim); of lars and
+            lamb part of the direction (schemes.layer_rules).
         clip_norm: largest norm of the gradient of an update; None = not limited.
         dtype: of weights and samples, one of DTYPES.
         seed: of weights, samples and whatever a scheme draws.
@@ -256,8 +259,8 @@ def _check_learning(config: BenchConfig) -> None:
 
 
 def _check_update(config: BenchConfig) -> None:
-    if config.optimizer == "adamw" and config.momentum:
-        raise BenchError("adamw has moments of its own; leave out --momentum")
+    if config.optimizer in ("adamw", "lamb") and config.momentum:
+        raise BenchError(f"{config.optimizer} has moments of its own; leave out --momentum")
     if config.optimizer == "nesterov" and not config.momentum:
         raise BenchError("--optimizer nesterov needs a momentum; add --momentum 0.9")
     if config.warmup >= config.steps:

@@ -100,7 +100,11 @@ def test_clipping_limits_the_change_of_an_update() -> None:
         ("easgd.sync2", 2, {"weight_decay": 0.1}, "an update of its own"),
         ("dp.fsdp", 2, {"clip_norm": 1.0}, "no rank has the whole gradient"),
         ("pp.gpipe", 2, {"clip_norm": 1.0}, "no rank has the whole gradient"),
-        ("dp.dist_update", 2, {"weight_decay": 0.1}, "increments"),
+        ("dp.dist_update", 2, {"clip_norm": 1.0}, "no rank has the whole gradient"),
+        ("mp.filter", 2, {"optimizer": "lars"}, "parts of some layers"),
+        ("hy.owt", 2, {"optimizer": "lamb"}, "parts of some layers"),
+        ("easgd.sync2", 2, {"optimizer": "lars"}, "an update of its own"),
+        ("serial", 1, {"optimizer": "lamb", "momentum": 0.9}, "leave out --momentum"),
         ("dp.fwd_overlap", 2, {"optimizer": "nesterov", "momentum": 0.9}, "layer by layer"),
         ("serial", 1, {"optimizer": "nesterov"}, "add --momentum 0.9"),
         ("serial", 1, {"optimizer": "adamw", "momentum": 0.9}, "leave out --momentum"),
@@ -170,6 +174,8 @@ def test_a_text_has_the_entropy_of_its_chain() -> None:
         ({"optimizer": "sgd", "momentum": 0.9, "learning_rate": 0.02}, 60),
         ({"optimizer": "nesterov", "momentum": 0.9, "learning_rate": 0.02, "weight_decay": 1e-4}, 60),
         ({"optimizer": "adamw", "momentum": 0.0, "learning_rate": 2e-3, "weight_decay": 0.01}, 60),
+        ({"optimizer": "lars", "momentum": 0.9, "learning_rate": 10.0, "weight_decay": 1e-4}, 60),
+        ({"optimizer": "lamb", "momentum": 0.0, "learning_rate": 0.01, "weight_decay": 0.01}, 60),
     ],
 )
 def test_each_optimizer_reaches_the_best_accuracy(settings: dict[str, Any], steps: int) -> None:

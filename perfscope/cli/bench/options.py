@@ -59,7 +59,7 @@ _TRAINING = (
     _option("momentum", "Momentum.  [default: 0]", type=float, metavar="MU"),
     _option(
         "optimizer",
-        "nesterov takes --momentum; --lr of adamw is 0.001 without.  [default: sgd]",
+        "nesterov needs --momentum; default --lr of adamw is 0.001, lars 10, lamb 0.01.  [default: sgd]",
         type=click.Choice(OPTIMIZERS),
     ),
     _option(

@@ -57,7 +57,7 @@ def _update(record: Mapping[str, Any]) -> str:
     """`sgd at 0.03 (rule: none), momentum 0.9, cosine after 10 steps of warm-up`."""
     rate = record["learning_rate"]
     words = [f"{record['optimizer']} at {rate['value']:g} (rule: {rate['rule']})"]
-    if record["optimizer"] != "adamw":
+    if record["optimizer"] not in ("adamw", "lamb"):
         words.append(f"momentum {record['momentum']:g}")
     if record["schedule"] != "constant":
         words.append(f"schedule {record['schedule']}")

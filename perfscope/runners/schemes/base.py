@@ -14,7 +14,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import nn
 
-from perfscope.runners.config import BenchConfig, BenchError, evaluation_interval
+from perfscope.runners.config import LAYERWISE, BenchConfig, BenchError, evaluation_interval
 from perfscope.runners.inputs import ALL_INPUTS, InputKind
 from perfscope.runners.job import Job
 from perfscope.runners.mesh import Mesh
@@ -82,6 +82,7 @@ class Scheme(ABC):
         criterion: what holds instead, where they do not.
         deterministic: the same weights in every run.
         one_host: ranks must share one host's memory.
+        whole_layers: a rank knows the norms of whole layers.
         refused_updates: settings of the update that the scheme cannot apply (UPDATE_SETTINGS) -> the reason.
     """
 
@@ -98,6 +99,7 @@ class Scheme(ABC):
     criterion: ClassVar[str] = ""
     deterministic: ClassVar[bool] = True
     one_host: ClassVar[bool] = False
+    whole_layers: ClassVar[bool] = True
     refused_updates: ClassVar[Mapping[str, str]] = {}
     backends: ClassVar[tuple[str, ...]] = (
         "gloo",
@@ -149,6 +151,11 @@ class Scheme(ABC):
                 raise BenchError(
                     f"{cls.name} cannot take --{setting.replace('_', '-')} {value}: {reason}; leave it out"
                 )
+        if config.optimizer in LAYERWISE and not cls.whole_layers:
+            raise BenchError(
+                f"{cls.name} cannot take --optimizer {config.optimizer}: ranks hold parts of some layers, "
+                f"whose norms none knows; use sgd, nesterov or adamw"
+            )
 
     @classmethod
     def check(cls, job: Job) -> None:
@@ -191,6 +198,8 @@ class Scheme(ABC):
         """What the scheme decides about this model: stages, the mode of each layer. JSON values."""
         del job
         return {}
+
+    model: nn.Module  # of this rank, where it is one module
 
     # --- on a rank --------------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from math import prod
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -16,6 +16,7 @@ from torch.distributed.tensor import DTensor
 from perfscope.runners.job import Job
 from perfscope.runners.schemes.base import NO_WHOLE_GRADIENT, Axes, Batch, Scheme
 from perfscope.runners.schemes.dp_ddp import require_torch_group
+from perfscope.runners.schemes.layer_rules import layers_of, norm_traffic
 from perfscope.runners.schemes.local import loss_of
 from perfscope.runners.schemes.update_rules import make_optimizer
 from perfscope.runners.traffic import Traffic
@@ -33,6 +34,7 @@ class _Sharded(Scheme):
     """Weights, gradients and optimizer state are cut over a group; blocks are gathered when needed."""
 
     refused_updates = NO_WHOLE_GRADIENT
+    shard_axis: ClassVar[str] = Axis.FSDP
 
     def build(self, model: nn.Sequential) -> None:
         """See Scheme. Every top-level child with parameters is one FSDP unit."""
@@ -44,7 +46,10 @@ class _Sharded(Scheme):
             if next(child.parameters(), None) is not None:
                 fully_shard(child, mesh=mesh)
         self.model = fully_shard(model, mesh=mesh)
-        self._optimizer = make_optimizer(self, self.model.parameters())
+        # one rank of a group holds nothing of a layer that has fewer rows than the group ranks
+        group = self.world.groups(self.shard_axis, self.job.mesh.groups(Axis.FSDP))
+        layers = layers_of(self.model, group=group)
+        self._optimizer = make_optimizer(self, self.model.parameters(), layers)
 
     def _device_mesh(self, device_type: str) -> Any:
         raise NotImplementedError
@@ -76,7 +81,7 @@ def _shard_traffic(job: Job, axis: str, members: tuple[int, ...]) -> list[Traffi
                 _by_fsdp("all_gather", axis, members, size, f"weights of {block}", 2),
                 _by_fsdp("reduce_scatter", axis, members, size, f"gradients of {block}", 1),
             ]
-    return calls
+    return [*calls, *norm_traffic(job, axis, members)]
 
 
 def _block_bytes(job: Job, block: str, parts: int) -> int:
@@ -136,6 +141,7 @@ class HSDP(_Sharded):
         "data", "decentralised", "synchronous", "all-gather and reduce-scatter in groups, all-reduce between"
     )
     splits = (Axis.DP, Axis.FSDP)
+    shard_axis = SHARD
 
     @classmethod
     def placement_groups(cls, job: Job) -> Mapping[str, tuple[tuple[int, ...], ...]]:

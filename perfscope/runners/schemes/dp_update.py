@@ -14,6 +14,7 @@ from perfscope.runners.comm import Group
 from perfscope.runners.job import Job
 from perfscope.runners.schemes.base import NO_WHOLE_GRADIENT, Axes, Batch
 from perfscope.runners.schemes.dp_gradients import LayerGradients, Replicas, clear, on_ready
+from perfscope.runners.schemes.layer_rules import Layers, norm_traffic
 from perfscope.runners.schemes.local import loss_of
 from perfscope.runners.schemes.update_rules import make_optimizer
 from perfscope.runners.traffic import Traffic
@@ -26,7 +27,7 @@ def owned(numel: int, parts: int) -> int:
 
 
 class _Slices:
-    """A layer's weights and gradients, padded to equal slices, and the increment of this rank's slice."""
+    """A layer's weights and gradients, padded to equal slices, and the update of this rank's slice."""
 
     def __init__(self, index: int, name: str, module: nn.Module, group: Group) -> None:
         params = list(module.parameters(recurse=False))
@@ -40,20 +41,26 @@ class _Slices:
         self._numel = numel
         self._slice = params[0].new_zeros(self.length)
         self._all = params[0].new_zeros(padded)
-        self.increment = nn.Parameter(params[0].new_zeros(self.length))
-        self.increment.grad = self._slice
+        self.own = nn.Parameter(params[0].new_zeros(self.length))
+        self.own.grad = self._slice
+        self._increment = params[0].new_zeros(self.length)
         self._work: Any = None
 
     def send_gradient(self) -> None:
         self._work = comm.reduce_scatter(self._slice, self.gradient, self._group, async_op=True)
 
+    @torch.no_grad()  # type: ignore[untyped-decorator]
     def wait_gradient(self) -> None:
         self._wait()
         self._slice /= self._group.size
-        self.increment.data.zero_()
+        begin = self._group.index * self.length
+        comm.flatten(self._params, self._all)
+        self.own.data.copy_(self._all[begin : begin + self.length])
+        self._increment.copy_(self.own.data)
 
     def send_increment(self) -> None:
-        self._work = comm.all_gather(self._all, self.increment.data, self._group, async_op=True)
+        torch.sub(self.own.data, self._increment, out=self._increment)
+        self._work = comm.all_gather(self._all, self._increment, self._group, async_op=True)
 
     def wait_increment(self) -> None:
         self._wait()
@@ -85,10 +92,7 @@ class DistributedUpdate(Replicas):
     )
     source = "Intel MLSL, distributedUpdate; Rajbhandari et al. 2020 (arXiv 1910.02054), ZeRO stage 1"
     axes = Axes("data", "decentralised", "synchronous", "reduce-scatter and all-gather among all")
-    refused_updates: ClassVar[Mapping[str, str]] = {
-        **NO_WHOLE_GRADIENT,
-        "weight_decay": "ranks update increments, which start at zero, and not weights",
-    }
+    refused_updates: ClassVar[Mapping[str, str]] = NO_WHOLE_GRADIENT
 
     def build(self, model: nn.Sequential) -> None:
         """See Scheme."""
@@ -100,7 +104,8 @@ class DistributedUpdate(Replicas):
         self._slices = [_Slices(i, name, module, group) for i, (name, module) in enumerate(owners)]
         layers = [part.layer for part in self._slices]
         on_ready(layers, lambda layer: self._slices[layer.index].send_gradient())
-        self._optimizer = make_optimizer(self, [part.increment for part in self._slices])
+        own = [part.own for part in self._slices]
+        self._optimizer = make_optimizer(self, own, Layers([[param] for param in own], group))
 
     def step(self, batch: Batch) -> torch.Tensor:
         """See Scheme."""
@@ -109,7 +114,7 @@ class DistributedUpdate(Replicas):
         loss.backward()
         for part in reversed(self._slices):
             part.wait_gradient()
-        self._optimizer.step()  # on increments that were set to zero: leaves -eta v in them
+        self._optimizer.step()
         for part in self._slices:
             part.send_increment()
         for part in self._slices:
@@ -128,4 +133,4 @@ class DistributedUpdate(Replicas):
             Traffic(collective=collective, axis=Axis.DP, members=members, bytes=size, count=count, what=what)
             for collective, what in (("reduce_scatter", "gradients"), ("all_gather", "increments"))
             for size, count in sizes.items()
-        ]
+        ] + norm_traffic(job, Axis.DP, members)

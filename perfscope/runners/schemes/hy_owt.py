@@ -44,6 +44,7 @@ class HybridChain(Scheme):
     )
     splits = (Axis.DP,)
     refused_updates = NO_WHOLE_GRADIENT
+    whole_layers = False
     inputs = frozenset((InputKind.IMAGE, InputKind.TABLE))
     modifiers = CODECS
 

@@ -35,6 +35,7 @@ class SplitModel(Scheme):
 
     splits: ClassVar[tuple[Axis, ...]] = (Axis.TP,)
     refused_updates = NO_WHOLE_GRADIENT
+    whole_layers = False
     inputs: ClassVar[frozenset[InputKind]] = frozenset((InputKind.IMAGE, InputKind.TABLE))
 
     @abstractmethod

@@ -18,6 +18,7 @@ from perfscope.runners.mesh import Mesh
 from perfscope.runners.models.shapes import example_input
 from perfscope.runners.pipeline.partition import Stage, bubble_ratio, cut, default_microbatches, num_cuttable
 from perfscope.runners.schemes.base import NO_WHOLE_GRADIENT, Axes, Batch, Scheme
+from perfscope.runners.schemes.layer_rules import layers_of
 from perfscope.runners.schemes.local import cross_entropy
 from perfscope.runners.schemes.update_rules import make_optimizer
 from perfscope.runners.traffic import Traffic
@@ -169,7 +170,7 @@ class Pipeline(Scheme):
             made if self.stages_per_rank > 1 else made[0], self._m, loss_fn=cross_entropy
         )
         self._params = [value for part in self.parts for value in part.parameters()]
-        self.optimizer = make_optimizer(self, self._params)
+        self.optimizer = make_optimizer(self, self._params, layers_of(*self.parts))
 
     def step(self, batch: Batch) -> torch.Tensor | None:
         """See Scheme."""

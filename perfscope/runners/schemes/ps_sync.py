@@ -9,6 +9,7 @@ import torch
 
 from perfscope.runners.job import Job
 from perfscope.runners.schemes.base import Axes, Batch
+from perfscope.runners.schemes.layer_rules import layers_of
 from perfscope.runners.schemes.server_base import SERVER, SERVER_WORDS, RemoteUpdate, ServerScheme
 from perfscope.runners.schemes.update_rules import make_optimizer
 
@@ -35,7 +36,7 @@ class PsSync(ServerScheme):
 
     def build_server(self) -> None:
         """See ServerScheme."""
-        self.optimizer = make_optimizer(self, [self.packed.weights])
+        self.optimizer = make_optimizer(self, [self.packed.weights], layers_of(self.packed.model))
         self.incoming = self.packed.buffer()
 
     def build_worker(self) -> None:

@@ -1,4 +1,4 @@
-"""The optimizer of a run: torch's, at the rate that the rule and the schedule give for each step."""
+"""The optimizer of a run, torch's or of layer_rules, at the rate that rule and schedule give for a step."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch.nn.utils import clip_grad_norm_
 
-from perfscope.runners.config import BenchConfig
+from perfscope.runners.config import LAYERWISE, BenchConfig
 from perfscope.runners.schemes.base import Scheme
+from perfscope.runners.schemes.layer_rules import Lamb, Lars, Layers, layers_of
 from perfscope.runners.schemes.local import scaled_learning_rate
 
 _STEP_AT, _STEP_FACTOR = (0.5, 0.75), 0.1  # He et al. 2016 (arXiv 1512.03385): a tenth at 1/2 and 3/4
@@ -36,14 +37,24 @@ def schedule_factor(config: BenchConfig, step: int) -> float:
     return 1.0
 
 
-def make_optimizer(scheme: Scheme, params: Iterable[torch.Tensor]) -> torch.optim.Optimizer:
+def make_optimizer(
+    scheme: Scheme, params: Iterable[torch.Tensor], layers: Layers | None = None
+) -> torch.optim.Optimizer:
     """The run's optimizer for these parameters.
+
+    Args:
+        scheme: of this rank.
+        params: that it updates.
+        layers: that these are, for rules that need norms of layers; None = those of `scheme.model`.
 
     Before each of its steps it sets the step's learning rate and clips the gradient, as far as asked for.
     """
     values, config = list(params), scheme.config
     rate = scaled_learning_rate(config, scheme.effective_batch(scheme.job))
-    optimizer = _made(config, values, rate)
+    if config.optimizer in LAYERWISE:
+        optimizer = _layerwise(config, layers or layers_of(scheme.model), rate)
+    else:
+        optimizer = _made(config, values, rate)
     follow_schedule(optimizer, config, rate)
     if config.clip_norm is not None:
         limit = config.clip_norm
@@ -77,6 +88,12 @@ def _made(config: BenchConfig, params: list[torch.Tensor], rate: float) -> torch
         weight_decay=config.weight_decay,
         foreach=False,
     )
+
+
+def _layerwise(config: BenchConfig, layers: Layers, rate: float) -> torch.optim.Optimizer:
+    if config.optimizer == "lars":
+        return Lars(layers, lr=rate, momentum=config.momentum, weight_decay=config.weight_decay)
+    return Lamb(layers, lr=rate, weight_decay=config.weight_decay)
 
 
 def _clip(params: list[torch.Tensor], limit: float) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, get_type_hints
 
 from perfscope.runners.config import (
-    ADAMW_LEARNING_RATE,
+    LEARNING_RATES,
     SHAPE,
     SPELLED,
     BenchConfig,
@@ -118,8 +118,8 @@ def config_of(
         values["num_hosts"] = cluster.hosts
     model = values.get("model", BenchConfig(scheme=name).model)
     if "learning_rate" not in values and default_learning_rate is not None:
-        adamw = values.get("optimizer") == "adamw"
-        values["learning_rate"] = ADAMW_LEARNING_RATE if adamw else default_learning_rate(model)
+        own = LEARNING_RATES.get(values.get("optimizer", ""))
+        values["learning_rate"] = default_learning_rate(model) if own is None else own
     if "input_shape" not in values and default_input is not None and (shape := default_input(model)):
         values["input_shape"] = shape
     return BenchConfig(scheme=name, modifiers=every, **values)
