@@ -35,6 +35,7 @@ SCRIPTS = (
     "timeline_text.js",
     "timeline_machine.js",
     "timeline_path.js",
+    "timeline_range.js",
     "timeline_view.js",
     "timeline_input.js",
     "start.js",
@@ -59,7 +60,9 @@ def render_html(report: Report) -> str:
     script = script_text(CURVE_STYLE in sheets, bool(timelines))
     style = style_text(CURVE_STYLE in sheets, HISTORY_STYLE in sheets)
     environment = _environment()
-    environment.globals["figure"] = lambda chart: Markup(figure_html(pictures[id(chart)]))
+    environment.globals["figure"] = lambda chart: Markup(
+        figure_html(pictures[id(chart)], is_first=chart is report.overview)
+    )
     return environment.get_template("report.html.j2").render(
         report=report,
         style=Markup(style),

@@ -270,3 +270,55 @@ def test_the_address_brings_back_what_the_timeline_showed(
     browser.driver.get(address)
     browser.until(lambda: browser.js("return document.documentElement.dataset.ready") == "1")
     browser.until(lambda: browser.view() == pytest.approx(shown, abs=2))
+
+
+def range_sums(browser: Browser) -> list[list[str]]:
+    script = "return [...document.querySelectorAll('#tl-range tr')].map(row => [...row.cells].map(c => "
+    return list(browser.js(script + "c.firstChild.textContent))"))
+
+
+def test_a_dragged_range_is_summed_per_rank_and_kept_in_the_address(
+    browser: Browser, report: Path, timeline: WebElement
+) -> None:
+    browser.find('[data-act="range"]').click()
+    before = browser.view()
+    browser.actions().move_to_element_with_offset(timeline, -150, 0).click_and_hold().move_by_offset(
+        300, 0
+    ).release().perform()
+    assert browser.view() == before, "selecting must not pan"
+    start, end = (float(time) for time in browser.canvas("range").split())
+    assert before[0] < start < end < before[1]
+    head, mean, *ranks = range_sums(browser)
+    assert head[:2] == ["Rank", "Compute"]
+    assert head[-1] == "Idle"
+    assert mean[0] == "mean"
+    extract = synthetic_timeline()
+    assert [row[0] for row in ranks] == [str(r) for r in sorted({x.rank for x in extract.windows[0].lanes})]
+    browser.until(lambda: "&from=" in browser.js("return location.hash"))
+    address = browser.js("return location.hash")
+    browser.open(report)
+    browser.js("location.hash = arguments[0]", address)
+    browser.until(lambda: bool(browser.canvas("range")))
+    assert range_sums(browser)[1:] == [mean, *ranks]
+
+
+def test_sums_of_the_whole_window_are_those_of_its_spans(browser: Browser, timeline: WebElement) -> None:
+    browser.js("arguments[0].focus()", timeline)
+    press(browser, "r")
+    head, _, first, *_ = range_sums(browser)
+    window, kinds = synthetic_timeline().windows[0], synthetic_timeline().kinds
+    spans = [
+        (int(start), int(start + dur))
+        for lane in window.lanes
+        if lane.rank == int(first[0])
+        for start, dur, kind in zip(lane.start_ns, lane.dur_ns, lane.kind, strict=True)
+        if kinds[kind] in ("compute", "optimizer", "comm", "copy", "input")
+    ]
+    busy, end = 0, 0
+    for start, stop in sorted(spans):
+        busy += max(stop - max(start, end), 0)
+        end = max(end, stop)
+    whole = browser.view()[1]
+    assert first[head.index("Idle")] == units.format_ns(whole - busy)
+    press(browser, "r")
+    assert browser.find("#tl-range").get_attribute("hidden")

@@ -20,6 +20,7 @@ function startTimeline(raw) {
   select.addEventListener("change", () => {
     view.openWindow(Number(select.value));
     input.pick(null);
+    input.range.select(null);
     input.search(byId("tl-search").value);
   });
   const legend = byId("tl-legend");

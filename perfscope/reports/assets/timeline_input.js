@@ -37,6 +37,7 @@ function spanFacts(view, span) {
 class TimelineInput {
   constructor(view) {
     this.view = view;
+    this.range = new TimelineRange(view);
     this.pointers = new Map();
     this.moved = 0;
     this.hintTimer = 0;
@@ -81,6 +82,7 @@ class TimelineInput {
     const find = byId("tl-search").value;
     if (find) params.set("find", find);
     if (view.picked) params.set("rank", view.picked.row.lane.rank);
+    if (view.range) [["from", 0], ["to", 1]].forEach(([name, n]) => params.set(name, Math.round(view.range[n])));
     return params;
   }
 
@@ -101,6 +103,7 @@ class TimelineInput {
     const at = text ? this.hits.findIndex((span) => Number.isNaN(rank) || span.row.lane.rank === rank) : -1;
     const hasRange = number("t1") > number("t0");
     if (hasRange) view.show(number("t0"), number("t1"));
+    if (number("to") > number("from")) this.range.select([number("from"), Math.min(number("to"), view.window.dur)]);
     if (at >= 0) {
       this.hitAt = at;
       this.pick(this.hits[at]);
@@ -145,6 +148,8 @@ class TimelineInput {
     this.pointers.set(event.pointerId, this.place(event));
     this.view.canvas.setPointerCapture(event.pointerId);
     this.moved = 0;
+    if (this.pointers.size === 1) this.range.begin(event, this.place(event)[0]);
+    else this.range.isDragging = false;
   }
 
   move(event) {
@@ -156,7 +161,9 @@ class TimelineInput {
     } else if (before) {
       const shift = ((before[0] - now[0]) / view.plotWidth) * (view.t1 - view.t0);
       this.moved += Math.abs(before[0] - now[0]) + Math.abs(before[1] - now[1]);
-      if (this.moved > 3) {
+      if (this.moved > 3 && this.range.isDragging) {
+        this.range.drag(now[0]);
+      } else if (this.moved > 3) {
         view.canvas.classList.add("dragging");
         if (event.pointerType === "mouse") view.scroller.scrollTop += before[1] - now[1];
         view.show(view.t0 + shift, view.t1 + shift);
@@ -198,7 +205,10 @@ class TimelineInput {
     this.view.canvas.classList.remove("dragging");
     if (had && event.type === "pointerup" && this.moved <= 3 && !this.pointers.size) {
       this.pick(this.view.at(...this.place(event)));
+    } else if (had && this.range.isDragging && this.moved > 3) {
+      this.range.end();
     }
+    this.range.isDragging = false;
     this.moved = 0;
   }
 
@@ -255,6 +265,7 @@ class TimelineInput {
     if (name === "fit") view.show(0, view.window.dur);
     if (name === "step") this.nextStep();
     if (name === "path") this.togglePath();
+    if (name === "range") this.range.toggle();
     if (name === "dense") {
       view.dense = !view.dense;
       view.picked = null;
@@ -300,6 +311,7 @@ class TimelineInput {
       End: () => view.show(view.window.dur - (view.t1 - view.t0), view.window.dur),
       s: () => this.nextStep(),
       c: () => this.togglePath(),
+      r: () => this.range.select(view.range ? null : [view.t0, view.t1]),
       Enter: () => (picked ? this.zoomTo(picked) : this.pickFirst()),
     };
     if (picked) {

@@ -22,6 +22,7 @@ class TimelineView {
     this.dense = false;
     this.hover = null; // {row, n}
     this.picked = null;
+    this.range = null; // selected: [start, end]
     this.cursor = null; // time under the pointer
     this.showPath = true;
     this.queued = false;
@@ -36,6 +37,7 @@ class TimelineView {
     this.t1 = this.window.dur;
     this.hover = null;
     this.picked = null;
+    this.range = null;
     this.layOut();
   }
 
@@ -216,6 +218,7 @@ class TimelineView {
     pen.restore();
     pen.restore();
     this.drawAxis(pen);
+    drawRange(this, pen);
     this.drawMinimap(pen);
     this.drawCursor(pen);
     this.tell();

@@ -25,9 +25,10 @@ def patterns_svg() -> str:
     return f'<svg class="visually-hidden" width="0" height="0" aria-hidden="true">{defs}</svg>'
 
 
-def figure_html(picture: Picture) -> str:
-    """The picture as a `<figure>`."""
+def figure_html(picture: Picture, *, is_first: bool = False) -> str:
+    """The picture as a `<figure>`; `is_first`: it stands above all sections, right below the page's title."""
     title = escape(picture.title)
+    level = ' aria-level="2"' if is_first else ""
     group = attributes(
         ("class", picture.look),
         (f"data-{picture.hook}" if picture.hook else "", picture.id if picture.hook else ""),
@@ -42,7 +43,7 @@ def figure_html(picture: Picture) -> str:
     return "".join(
         (
             f'<figure class="chart" id="{escape(picture.id)}">',
-            f'<div class="block-head"><h3>{title}</h3>{_legend(picture.legend, "legend")}</div>',
+            f'<div class="block-head"><h3{level}>{title}</h3>{_legend(picture.legend, "legend")}</div>',
             f"<div{group}>",
             f'<p class="y-title">{escape(picture.y_title)}</p>' if picture.y_title else "",
             *(_panel(panel, columns) for panel in picture.panels),
