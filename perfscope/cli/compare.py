@@ -40,8 +40,8 @@ STUDIES = (STUDY_JSON, FRAMEWORKS_JSON)
     "--by",
     metavar="WHAT",
     help="Group runs by world_size, scheme, framework, batch, dtype, device, backend, machine, model, mesh, "
-    "threads, label:K, option:K or env:K, several with commas; what is named may differ "
-    "[default: what differs].",
+    "threads, a column of the taxonomy (parallelism, synchrony, topology, compression, state, optimisation), "
+    "label:K, option:K or env:K, several with commas; what is named may differ [default: what differs].",
 )
 @click.option(
     "--rank-by",
@@ -90,6 +90,7 @@ def command(
       perfscope compare perfscope-studies/frameworks -o frameworks
       perfscope compare runs/* --by label:bucket_mb --json | jq .headline
       perfscope compare b16 b64 b256 --by batch
+      perfscope compare my-study --by synchrony
     """
     if by is not None:
         _check_names(by)

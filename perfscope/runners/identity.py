@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from perfscope.runners.compression.registry import kinds_of
 from perfscope.runners.config import BenchConfig
 from perfscope.runners.data.registry import data_id, input_workers, label_noise
 from perfscope.runners.job import Job
@@ -140,7 +141,7 @@ def identity(
         "full_name": config.full_name,
         "modifiers": [str(modifier) for modifier in config.modifiers],
         "summary": scheme.summary,
-        "axes": scheme.axes._asdict(),
+        "axes": scheme.axes.record(kinds_of(modifier.name for modifier in config.modifiers)),
         "mesh": {str(axis): size for axis, size in job.mesh.axes.items()},
         "num_ranks": job.num_ranks,
         "model": config.model,

@@ -78,6 +78,41 @@ def test_lists_are_multiplied_and_single_cells_added() -> None:
     assert len({cell.name for cell in cells}) == 5 and len({cell.digest for cell in cells}) == 5
 
 
+def test_a_grid_multiplies_any_setting_and_names_say_what_differs() -> None:
+    sweep = parse_sweep(
+        {
+            "sweep": {"schemes": ["dp.ddp"], "batches": [8]},
+            "grid": {"lr": [0.1, 0.01], "cluster": ["", "2x1@1gbit"], "dtype": ["float64"]},
+        },
+        "test",
+        "test.toml",
+    )
+    assert [(cell.settings["lr"], cell.settings["dtype"], cell.cluster) for cell in sweep.cells] == [
+        (0.1, "float64", None),
+        (0.1, "float64", "2x1@1gbit"),
+        (0.01, "float64", None),
+        (0.01, "float64", "2x1@1gbit"),
+    ]
+    assert sweep.cells[0].name == "dp.ddp-smallcnn-b8-lr0.1-dtypefloat64-no-cluster"
+
+
+@pytest.mark.parametrize(
+    ("grid", "message"),
+    [
+        ({"lr": [0.1, "fast"]}, "lr"),
+        ({"speed": [1]}, "speed"),
+        ({"lr": []}, "lr"),
+        ({"cluster": [3]}, "2x2@1gbit"),
+        ({"batch": [16]}, "batches in [sweep]"),
+    ],
+)
+def test_what_a_grid_gets_wrong_is_one_line(grid: dict[str, Any], message: str) -> None:
+    with pytest.raises(BenchError) as caught:
+        parse_sweep({"sweep": {"schemes": ["dp.ddp"], "batches": [8]}, "grid": grid}, "test", "test.toml")
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
 def test_a_scheme_with_a_mesh_of_its_own_comes_once() -> None:
     document = {
         "sweep": {"schemes": ["dp.ddp", "hy.owt"], "meshes": ["2,1", "4,1"]},
@@ -170,6 +205,21 @@ def test_the_example_asks_for_cells_that_can_be() -> None:
 
 
 # --- order, state ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("file", sorted((EXAMPLES / "studies").glob("*.toml")), ids=lambda file: file.stem)
+def test_every_ready_study_asks_for_runs_that_can_be(file: Path, tmp_path: Path) -> None:
+    outcome = subprocess.run(
+        [*PERFSCOPE, "bench", "sweep", str(file), "--dry-run", "--json", "-o", str(tmp_path / "study")],
+        capture_output=True,
+        text=True,
+        env=user_environment(),
+        check=False,
+    )
+    assert outcome.returncode == 0, outcome.stderr
+    cells = json.loads(outcome.stdout)["cells"]
+    assert cells
+    assert [cell["impossible"] for cell in cells] == [None] * len(cells)
 
 
 def test_every_cell_runs_once_before_any_runs_twice_in_an_order_that_differs() -> None:

@@ -5,14 +5,24 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 from perfscope.analysis.study.machines import machine_key
 from perfscope.analysis.study.results import StudyRun
 from perfscope.messages.study import ranks
+from perfscope.vocabulary.taxonomy import COLUMNS
 
 WORLD_SIZE, SCHEME, FRAMEWORK, LABEL = "world_size", "scheme", "framework", "label:"
 _OPTION, _VARIABLE = "option:", "env:"
 BATCH, DTYPE, MODEL, MACHINE, TASK = "batch", "dtype", "model", "machine", "task"
+
+
+def _column(run: StudyRun, column: str) -> str:
+    """One of the taxonomy's columns, `synchrony asynchronous`; "" of runs that are none of a scheme's."""
+    value = run.axes.get(column, "")
+    return f"{column} {value}" if value else ""
+
+
 _FACTS: dict[str, Callable[[StudyRun], str]] = {
     WORLD_SIZE: lambda run: ranks(run.world_size) if run.world_size else "",
     SCHEME: lambda run: run.scheme,
@@ -25,6 +35,7 @@ _FACTS: dict[str, Callable[[StudyRun], str]] = {
     "backend": lambda run: run.backend,
     "mesh": lambda run: run.mesh,
     "threads": lambda run: "" if run.threads is None else f"{run.threads} threads per rank",
+    **{column: partial(_column, column=column) for column in COLUMNS},
 }
 # What forbids a ratio where runs differ in it and it is not named.
 _FORBIDDING = (BATCH, DTYPE, MODEL, MACHINE, WORLD_SIZE)

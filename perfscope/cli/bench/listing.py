@@ -12,6 +12,8 @@ from perfscope.cli.lazy_group import HELP
 from perfscope.cli.output import print_result
 from perfscope.errors import UsageError
 from perfscope.runners.catalogue.families import FAMILIES, family_of
+from perfscope.settings import nearest
+from perfscope.vocabulary.taxonomy import COLUMNS, HYBRID, CompressionKind
 
 if TYPE_CHECKING:
     from perfscope.runners.schemes.base import Scheme
@@ -22,17 +24,27 @@ SCHEMA_VERSION = 1
 @click.command("list", context_settings=HELP)
 @click.argument("name", metavar="[NAME]", required=False)
 @click.option("--family", metavar="NAME", help="Only this family: " + ", ".join(FAMILIES) + ".")
+@click.option(
+    "--where",
+    multiple=True,
+    metavar="COLUMN=VALUE",
+    help=f"Only schemes of this kind; repeatable. Columns: {', '.join(COLUMNS)}.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
-def command(name: str | None, family: str | None, as_json: bool) -> None:
+def command(name: str | None, family: str | None, where: tuple[str, ...], as_json: bool) -> None:
     """Show the schemes, modifiers and models there are, or all about one of them, or a family.
 
     \b
     Examples:
       perfscope bench list
       perfscope bench list --family easgd
+      perfscope bench list --where synchrony=asynchronous --where topology=server
       perfscope bench list hy.owt
       perfscope bench list topk
     """
+    wanted = [_condition(text) for text in where]
+    if name is not None and wanted and name not in FAMILIES:
+        raise UsageError(f"--where chooses among schemes; leave it or {name} out")
     require_torch()
     from perfscope.runners.config import parse_scheme
     from perfscope.runners.schemes.registry import SCHEMES, find_scheme
@@ -48,12 +60,46 @@ def command(name: str | None, family: str | None, as_json: bool) -> None:
         print_result(_as_json(_details(scheme)) if as_json else _details_text(scheme))
         return
     if family is not None and family not in FAMILIES:
-        from perfscope.settings import nearest
-
         raise UsageError(f"there is no family {family!r}{nearest(family, FAMILIES)}")
     chosen = [
-        scheme_class for scheme_class in SCHEMES if family is None or family_of(scheme_class.name) == family
+        scheme_class
+        for scheme_class in SCHEMES
+        if (family is None or family_of(scheme_class.name) == family) and _is_of_kind(scheme_class, wanted)
     ]
+    _print_list(chosen, as_json=as_json, everything=family is None and not wanted)
+
+
+def _condition(text: str) -> tuple[str, frozenset[str]]:
+    """`synchrony=async` as (column, values): the beginning of one value is enough.
+
+    Raises:
+        UsageError: the column is unknown, or has no such value.
+    """
+    column, _, value = (word.strip() for word in text.partition("="))
+    if column not in COLUMNS:
+        raise UsageError(f"--where {text!r}: write COLUMN=VALUE; the columns are {', '.join(COLUMNS)}")
+    known, found = COLUMNS[column], set()
+    for word in value.split(HYBRID):
+        meant = [word] if word in known else [one for one in known if word and one.startswith(word)]
+        if len(meant) != 1:
+            raise UsageError(f"--where {text!r}: values of {column} are {', '.join(known)}")
+        found.add(meant[0])
+    return column, frozenset(found)
+
+
+def _is_of_kind(scheme: type[Scheme], wanted: list[tuple[str, frozenset[str]]]) -> bool:
+    columns = _columns(scheme)
+    return all(values <= set(columns[column].split(HYBRID)) for column, values in wanted)
+
+
+def _columns(scheme: type[Scheme]) -> dict[str, str]:
+    """The taxonomy; compression is what the scheme can take."""
+    from perfscope.runners.compression.registry import kinds_of
+
+    return scheme.axes.record((CompressionKind.NONE, *kinds_of(scheme.modifiers)))
+
+
+def _print_list(chosen: list[type[Scheme]], *, as_json: bool, everything: bool) -> None:
     if as_json:
         document = {
             "schemes": [_details(scheme_class) for scheme_class in chosen],
@@ -62,7 +108,10 @@ def command(name: str | None, family: str | None, as_json: bool) -> None:
         }
         print_result(_as_json(document))
         return
-    print_result(_list_text(chosen, everything=family is None))
+    if not chosen:
+        print_result("No scheme is of this kind.\n")
+        return
+    print_result(_list_text(chosen, everything=everything))
 
 
 def _modifier_or_model(name: str) -> dict[str, Any] | None:
@@ -130,7 +179,7 @@ def _details(scheme: type[Scheme]) -> dict[str, Any]:
         "family": family_of(scheme.name),
         "summary": scheme.summary,
         "rule": scheme.rule,
-        "axes": scheme.axes._asdict(),
+        "axes": _columns(scheme),
         "splits": list(map(str, scheme.splits)),
         "volume": scheme.volume,
         "equals_serial": scheme.equals_serial,

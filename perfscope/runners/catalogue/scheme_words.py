@@ -29,8 +29,9 @@ def scheme_facts(scheme: type[Scheme]) -> list[tuple[str, str]]:
         ("batch", _batch_words(scheme)),
         (
             "axes",
-            f"parallelism {axes.parallelism}; optimisation {axes.optimisation}; "
-            f"synchrony {axes.synchrony}; topology {axes.topology}",
+            "; ".join(
+                f"{column} {value}" for column, value in axes.record().items() if column != "compression"
+            ),
         ),
         ("modifiers", ", ".join(f"+{scheme_class}" for scheme_class in sorted(scheme.modifiers)) or "none"),
         ("runs on", ", ".join(scheme.backends) + ("; one host only" if scheme.one_host else "")),

@@ -14,6 +14,7 @@ from perfscope.runners.compression.powersgd import PowerSgdExchange
 from perfscope.runners.compression.sparse import MsTopKExchange, TopKExchange
 from perfscope.runners.config import BenchConfig, BenchError, Modifier
 from perfscope.runners.exchange import DenseExchange, Exchange
+from perfscope.vocabulary.taxonomy import CompressionKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +23,7 @@ class Compression:
 
     Attributes:
         name: of the modifier.
+        kind: what it makes of a gradient.
         summary, volume, criterion, source: for docs/schemes.md: what it does, what one exchange of n elements
             of e bytes among P ranks sends, what is held to be true of it, where it comes from.
         make: the exchange, from the modifier's number (`default` if none was given) and the run's seed.
@@ -31,6 +33,7 @@ class Compression:
     """
 
     name: str
+    kind: CompressionKind
     summary: str
     volume: str
     criterion: str
@@ -51,6 +54,7 @@ _SHARE = "the share of elements that is sent"
 COMPRESSIONS: tuple[Compression, ...] = (
     Compression(
         name="fp16",
+        kind=CompressionKind.CAST,
         summary="Gradients are divided by P, rounded to IEEE half precision and summed there.",
         volume="all_reduce of 2 n",
         criterion=(
@@ -62,6 +66,7 @@ COMPRESSIONS: tuple[Compression, ...] = (
     ),
     Compression(
         name="bf16",
+        kind=CompressionKind.CAST,
         summary="Gradients are divided by P, rounded to bfloat16 and summed there.",
         volume="all_reduce of 2 n",
         criterion="Each element is off by at most 1.01 P 2^-8 times the mean of the ranks' magnitudes.",
@@ -70,6 +75,7 @@ COMPRESSIONS: tuple[Compression, ...] = (
     ),
     Compression(
         name="int8",
+        kind=CompressionKind.QUANTIZED,
         summary="Eight bits per element and one scale per 1024 of them; what rounding loses is sent later.",
         volume="all_gather of P (n + e ceil(n / 1024))",
         criterion=f"A rank's message is off by at most half a scale per element. {_FEEDBACK}",
@@ -78,6 +84,7 @@ COMPRESSIONS: tuple[Compression, ...] = (
     ),
     Compression(
         name="topk",
+        kind=CompressionKind.SPARSE,
         summary="Only the k = ceil(r n) elements of largest magnitude are sent; the rest is sent later.",
         volume="all_gather of P k (e + 4)",
         criterion=f"Exactly k elements per rank, none smaller than one that is kept back. {_FEEDBACK}",
@@ -90,6 +97,7 @@ COMPRESSIONS: tuple[Compression, ...] = (
     ),
     Compression(
         name="mstopk",
+        kind=CompressionKind.SPARSE,
         summary="As topk, but the threshold is found by halving an interval 25 times instead of by sorting.",
         volume="all_gather of P k (e + 4)",
         criterion=(
@@ -105,6 +113,7 @@ COMPRESSIONS: tuple[Compression, ...] = (
     ),
     Compression(
         name="powersgd",
+        kind=CompressionKind.LOW_RANK,
         summary=(
             "The gradient, as a matrix of R rows and C columns, goes as two factors of r columns; what they "
             "miss is sent later."
@@ -124,6 +133,12 @@ COMPRESSIONS: tuple[Compression, ...] = (
 OTHER_MODIFIERS: tuple[tuple[str, str], ...] = (
     ("prio", "What the next forward pass needs first is exchanged first."),
 )
+
+
+def kinds_of(names: Iterable[str]) -> tuple[CompressionKind, ...]:
+    """Kinds of the codecs among these modifiers, each once."""
+    wanted = set(names)
+    return tuple(dict.fromkeys(codec.kind for codec in COMPRESSIONS if codec.name in wanted))
 
 
 def find_compression(name: str) -> Compression | None:

@@ -7,7 +7,7 @@ own file or its family's) and put it in the tuple of registry.py; list, docs and
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -21,6 +21,15 @@ from perfscope.runners.mesh import Mesh
 from perfscope.runners.traffic import Traffic
 from perfscope.runners.world import World
 from perfscope.vocabulary.axes import Axis
+from perfscope.vocabulary.taxonomy import (
+    HYBRID,
+    CompressionKind,
+    Optimization,
+    Parallelism,
+    StatePlacement,
+    Synchrony,
+    Topology,
+)
 
 # Settings of the update that not every scheme can apply, and the value that leaves each out.
 UPDATE_SETTINGS: Mapping[str, object] = {
@@ -36,12 +45,31 @@ NO_WHOLE_GRADIENT = {"clip_norm": "no rank has the whole gradient"}
 
 
 class Axes(NamedTuple):
-    """The four axes of the taxonomy of Langer et al. (TPDS 31(12), 2020, arXiv 2007.03970)."""
+    """What kind of scheme it is; see vocabulary.taxonomy."""
 
-    parallelism: str  # none, data, model, pipeline, or several: data+model
-    optimisation: str  # centralised, decentralised; "none" for one process
-    synchrony: str  # synchronous, bounded, asynchronous; "none" for one process
-    topology: str  # the pattern of exchange: ring all-reduce, parameter server (1 of n) ...
+    parallelism: tuple[Parallelism, ...]
+    optimisation: Optimization
+    synchrony: Synchrony
+    topology: Topology
+    state: StatePlacement
+    pattern: str  # of the exchange, in words: ring all-reduce, parameter server (1 of n) ...
+
+    def record(self, compression: Iterable[CompressionKind] = ()) -> dict[str, str]:
+        """The columns as text, for run.json and lists.
+
+        Args:
+            compression: what gradients pass through, or could.
+        """
+        kinds = dict.fromkeys(compression) or (CompressionKind.NONE,)
+        return {
+            "parallelism": HYBRID.join(kind.value for kind in self.parallelism),
+            "optimisation": self.optimisation.value,
+            "synchrony": self.synchrony.value,
+            "topology": self.topology.value,
+            "compression": HYBRID.join(kind.value for kind in kinds),
+            "state": self.state.value,
+            "pattern": self.pattern,
+        }
 
 
 @dataclass(frozen=True, slots=True)

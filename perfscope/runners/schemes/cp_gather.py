@@ -22,6 +22,7 @@ from perfscope.runners.schemes.local import loss_of
 from perfscope.runners.schemes.update_rules import make_optimizer
 from perfscope.runners.traffic import Traffic
 from perfscope.vocabulary.axes import Axis
+from perfscope.vocabulary.taxonomy import Optimization, Parallelism, StatePlacement, Synchrony, Topology
 from perfscope.vocabulary.traffic import ScalesWith
 
 
@@ -57,7 +58,14 @@ class ContextParallel(Replicas):
     )
     volume = "per attention layer 4(c-1)/c * b T d e with c = cp, and 2(P-1)/P * |W| e for the gradients"
     source = "Llama 3 (arXiv 2407.21783, section 3.3.2); torch's context_parallel does the same"
-    axes = Axes("context", "decentralised", "synchronous", "all-gather and reduce-scatter of keys and values")
+    axes = Axes(
+        (Parallelism.CONTEXT,),
+        Optimization.DECENTRALIZED,
+        Synchrony.SYNCHRONOUS,
+        Topology.ALL_GATHER,
+        StatePlacement.REPLICATED,
+        "all-gather and reduce-scatter of keys and values",
+    )
     splits = (Axis.DP, Axis.CP)
     inputs = frozenset((InputKind.TOKENS,))
 

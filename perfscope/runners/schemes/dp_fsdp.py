@@ -21,6 +21,7 @@ from perfscope.runners.schemes.local import loss_of
 from perfscope.runners.schemes.update_rules import make_optimizer
 from perfscope.runners.traffic import Traffic
 from perfscope.vocabulary.axes import Axis
+from perfscope.vocabulary.taxonomy import Optimization, Parallelism, StatePlacement, Synchrony, Topology
 
 SHARD, REPLICATE = "shard", "replicate"
 
@@ -111,7 +112,14 @@ class FSDP(_Sharded):
     )
     volume = "3 (P-1)/P |W| e: 2 all-gathers and 1 reduce-scatter per block, dim 0 padded to P"
     source = "Zhao et al., VLDB 2023 (arXiv 2304.11277); torch.distributed.fsdp.fully_shard"
-    axes = Axes("data", "decentralised", "synchronous", "all-gather and reduce-scatter among all")
+    axes = Axes(
+        (Parallelism.DATA,),
+        Optimization.DECENTRALIZED,
+        Synchrony.SYNCHRONOUS,
+        Topology.ALL_GATHER,
+        StatePlacement.SHARDED,
+        "all-gather and reduce-scatter among all",
+    )
     splits = (Axis.FSDP,)
 
     def _device_mesh(self, device_type: str) -> Any:
@@ -138,7 +146,12 @@ class HSDP(_Sharded):
     volume = "3 (M-1)/M |W| e inside the group of M, 2 (D-1)/D |W|/M e between the D replicas"
     source = "torch.distributed.fsdp.fully_shard with a 2-d mesh (hybrid sharding)"
     axes = Axes(
-        "data", "decentralised", "synchronous", "all-gather and reduce-scatter in groups, all-reduce between"
+        (Parallelism.DATA,),
+        Optimization.DECENTRALIZED,
+        Synchrony.SYNCHRONOUS,
+        Topology.HIERARCHICAL,
+        StatePlacement.SHARDED,
+        "all-gather and reduce-scatter in groups, all-reduce between",
     )
     splits = (Axis.DP, Axis.FSDP)
     shard_axis = SHARD

@@ -15,9 +15,17 @@ from perfscope.runners.job import Job
 from perfscope.runners.schemes.base import Axes, Scheme
 from perfscope.runners.traffic import Traffic
 from perfscope.vocabulary.axes import Axis
+from perfscope.vocabulary.taxonomy import Optimization, Parallelism, StatePlacement, Synchrony, Topology
 
 CODECS = frozenset({"fp16", "bf16", "int8", "topk", "mstopk", "powersgd"})
-ALL_REDUCE_AXES = Axes("data", "decentralised", "synchronous", "all-reduce among all")
+ALL_REDUCE_AXES = Axes(
+    (Parallelism.DATA,),
+    Optimization.DECENTRALIZED,
+    Synchrony.SYNCHRONOUS,
+    Topology.ALL_REDUCE,
+    StatePlacement.REPLICATED,
+    "all-reduce among all",
+)
 
 
 class LayerGradients:

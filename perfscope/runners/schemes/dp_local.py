@@ -16,6 +16,7 @@ from perfscope.runners.schemes.local import loss_of
 from perfscope.runners.schemes.update_rules import make_optimizer
 from perfscope.runners.traffic import Traffic
 from perfscope.vocabulary.axes import Axis
+from perfscope.vocabulary.taxonomy import Optimization, Parallelism, StatePlacement, Synchrony, Topology
 
 DEFAULT_PERIOD = 4
 
@@ -39,7 +40,14 @@ class LocalSGD(Replicas):
     )
     volume = "2 (P-1)/P |W| e in 1 call every tau steps"
     source = "Stich 2019 (arXiv 1805.09767); torch's PostLocalSGDOptimizer averages the same"
-    axes = Axes("data", "decentralised", "bounded", "all-reduce among all every tau steps")
+    axes = Axes(
+        (Parallelism.DATA,),
+        Optimization.DECENTRALIZED,
+        Synchrony.BOUNDED,
+        Topology.ALL_REDUCE,
+        StatePlacement.REPLICATED,
+        "all-reduce among all every tau steps",
+    )
     equals_serial = False
     criterion = (
         "Equals a single-process simulation of P replicas to 1e-6 in float64; with tau = 1 and no momentum "

@@ -19,6 +19,7 @@ from perfscope.runners.schemes.local import loss_of
 from perfscope.runners.schemes.update_rules import make_optimizer
 from perfscope.runners.traffic import Traffic
 from perfscope.vocabulary.axes import Axis
+from perfscope.vocabulary.taxonomy import Optimization, Parallelism, StatePlacement, Synchrony, Topology
 
 
 def owned(numel: int, parts: int) -> int:
@@ -91,7 +92,14 @@ class DistributedUpdate(Replicas):
         "2 (P-1)/P |W| e as an all-reduce: per layer a reduce-scatter and an all-gather of P ceil(|w|/P) e"
     )
     source = "Intel MLSL, distributedUpdate; Rajbhandari et al. 2020 (arXiv 1910.02054), ZeRO stage 1"
-    axes = Axes("data", "decentralised", "synchronous", "reduce-scatter and all-gather among all")
+    axes = Axes(
+        (Parallelism.DATA,),
+        Optimization.DECENTRALIZED,
+        Synchrony.SYNCHRONOUS,
+        Topology.ALL_GATHER,
+        StatePlacement.SHARDED_OPTIMIZER,
+        "reduce-scatter and all-gather among all",
+    )
     refused_updates: ClassVar[Mapping[str, str]] = NO_WHOLE_GRADIENT
 
     def build(self, model: nn.Sequential) -> None:

@@ -23,6 +23,7 @@ from perfscope.runners.schemes.server_base import (
     require_no_momentum,
 )
 from perfscope.runners.schemes.update_rules import follow_schedule
+from perfscope.vocabulary.taxonomy import Optimization, Parallelism, StatePlacement, Synchrony, Topology
 
 _SOURCE = "You, Buluc, Demmel, SC'17, arXiv 1708.02983; Zhang, Choromanska, LeCun, arXiv 1412.6651."
 
@@ -39,7 +40,14 @@ class EasgdOriginal(ServerScheme):
         "only); who comes early waits for its turn. a = eta*rho is the moving rate, 0.9/N if none is given."
     )
     source = _SOURCE
-    axes = Axes("data", "decentralised", "synchronous", "single master, round robin")
+    axes = Axes(
+        (Parallelism.DATA,),
+        Optimization.DECENTRALIZED,
+        Synchrony.SYNCHRONOUS,
+        Topology.SERVER,
+        StatePlacement.CENTER,
+        "single master, round robin",
+    )
     deterministic = True
     criterion = (
         "Center and losses equal a single-process reference of the rule to 1e-6 (float64); the loss falls."
@@ -124,7 +132,14 @@ class EasgdAsync(EasgdOriginal):
         "W^i <- W^i - eta G^i - a (W^i - Wb) (1); the server Wb <- Wb + a (W^i - Wb). a is the moving rate, "
         "0.9/N if none is given."
     )
-    axes = Axes("data", "decentralised", "asynchronous", "single master")
+    axes = Axes(
+        (Parallelism.DATA,),
+        Optimization.DECENTRALIZED,
+        Synchrony.ASYNCHRONOUS,
+        Topology.SERVER,
+        StatePlacement.CENTER,
+        "single master",
+    )
     deterministic = False
     criterion = (
         "Replaying the recorded order of arrivals in one process gives the same center to 1e-9 (float64); "

@@ -30,6 +30,7 @@ from perfscope.runners.schemes.server_packed import PackedModel
 from perfscope.runners.schemes.update_rules import follow_schedule
 from perfscope.runners.traffic import Traffic
 from perfscope.runners.world import World
+from perfscope.vocabulary.taxonomy import Optimization, Parallelism, StatePlacement, Synchrony, Topology
 
 _SOURCE = "You, Buluc, Demmel, SC'17, arXiv 1708.02983 (Sync EASGD, section 5); stability bound derived."
 _RULES = (
@@ -71,7 +72,14 @@ class EasgdSync1(ServerScheme):
     )
     volume = _ROOTED_VOLUME
     source = _SOURCE
-    axes = Axes("data", "decentralised", "synchronous", "single master, tree")
+    axes = Axes(
+        (Parallelism.DATA,),
+        Optimization.DECENTRALIZED,
+        Synchrony.SYNCHRONOUS,
+        Topology.TREE,
+        StatePlacement.CENTER,
+        "single master, tree",
+    )
     refused_updates = OWN_RULE
     backends = ("gloo",)
     deterministic = True
@@ -131,7 +139,14 @@ class _EasgdTogether(Scheme):
     """Every rank is a worker, N = P; the exchange may be under way during forward and backward."""
 
     source = _SOURCE
-    axes = Axes("data", "decentralised", "synchronous", "single master, tree")
+    axes = Axes(
+        (Parallelism.DATA,),
+        Optimization.DECENTRALIZED,
+        Synchrony.SYNCHRONOUS,
+        Topology.TREE,
+        StatePlacement.CENTER,
+        "single master, tree",
+    )
     refused_updates = OWN_RULE
     equals_serial = False
     criterion = _CRITERION
@@ -246,7 +261,14 @@ class EasgdSyncAr(_EasgdTogether):
         "and backward and waited for after them; then every rank applies (1) and (2) by itself. " + _RULES
     )
     volume = "2 (P-1)/P |W| e: one all-reduce of |W| e per step."
-    axes = Axes("data", "decentralised", "synchronous", "ring all-reduce")
+    axes = Axes(
+        (Parallelism.DATA,),
+        Optimization.DECENTRALIZED,
+        Synchrony.SYNCHRONOUS,
+        Topology.ALL_REDUCE,
+        StatePlacement.CENTER,
+        "ring all-reduce",
+    )
 
     @classmethod
     def traffic(cls, job: Job, rank: int) -> Sequence[Traffic]:

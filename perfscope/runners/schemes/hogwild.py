@@ -21,6 +21,7 @@ from perfscope.runners.schemes.shared_memory import UnlockedUpdates, map_shared,
 from perfscope.runners.schemes.update_rules import follow_schedule
 from perfscope.runners.traffic import Traffic
 from perfscope.runners.world import World
+from perfscope.vocabulary.taxonomy import Optimization, Parallelism, StatePlacement, Synchrony, Topology
 
 _UNLOCKED = (
     "No lock: while one worker adds, others read and add, so that parts of an update can be lost. How stale "
@@ -32,7 +33,14 @@ _UNLOCKED = (
 class _Unlocked(Scheme):
     """Every rank is a worker, N = P; what they share is in /dev/shm."""
 
-    axes = Axes("data", "centralised", "asynchronous", "shared memory")
+    axes = Axes(
+        (Parallelism.DATA,),
+        Optimization.CENTRALIZED,
+        Synchrony.ASYNCHRONOUS,
+        Topology.SHARED_MEMORY,
+        StatePlacement.SHARED_MEMORY,
+        "shared memory",
+    )
     backends = ("gloo", "mpi")
     equals_serial = False
     deterministic = False

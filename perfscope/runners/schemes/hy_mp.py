@@ -8,6 +8,7 @@ from perfscope.runners.schemes.mp_channel import Channel
 from perfscope.runners.schemes.mp_fctp import FcTensorParallel
 from perfscope.runners.schemes.mp_filter import Filter
 from perfscope.vocabulary.axes import Axis
+from perfscope.vocabulary.taxonomy import Optimization, Parallelism, StatePlacement, Synchrony, Topology
 
 _AVERAGED = (
     "; each rank packs the gradients of what it holds into one buffer, which the data group averages "
@@ -27,7 +28,17 @@ class FilterData(Filter):
     )
     splits = (Axis.DP, Axis.TP)
     modifiers = CODECS
-    axes = Axes("data+model", "decentralised", "synchronous", "all_gather, reduce_scatter; all_reduce")
+    axes = Axes(
+        (
+            Parallelism.DATA,
+            Parallelism.MODEL,
+        ),
+        Optimization.DECENTRALIZED,
+        Synchrony.SYNCHRONOUS,
+        Topology.ALL_GATHER,
+        StatePlacement.SHARDED,
+        "all_gather, reduce_scatter; all_reduce",
+    )
 
 
 class ChannelData(Channel):
@@ -42,7 +53,17 @@ class ChannelData(Channel):
     )
     splits = (Axis.DP, Axis.TP)
     modifiers = CODECS
-    axes = Axes("data+model", "decentralised", "synchronous", "reduce_scatter, all_gather; all_reduce")
+    axes = Axes(
+        (
+            Parallelism.DATA,
+            Parallelism.MODEL,
+        ),
+        Optimization.DECENTRALIZED,
+        Synchrony.SYNCHRONOUS,
+        Topology.ALL_GATHER,
+        StatePlacement.SHARDED,
+        "reduce_scatter, all_gather; all_reduce",
+    )
 
 
 class FcTensorData(FcTensorParallel):
@@ -54,4 +75,14 @@ class FcTensorData(FcTensorParallel):
     volume = "mp.fc_tp with b = B/D, and 2(D-1)/D * (|w_conv| + |w_fc|/M) e"
     splits = (Axis.DP, Axis.TP)
     modifiers = CODECS
-    axes = Axes("data+model", "decentralised", "synchronous", "all_reduce in groups and over data parts")
+    axes = Axes(
+        (
+            Parallelism.DATA,
+            Parallelism.MODEL,
+        ),
+        Optimization.DECENTRALIZED,
+        Synchrony.SYNCHRONOUS,
+        Topology.ALL_REDUCE,
+        StatePlacement.SHARDED,
+        "all_reduce in groups and over data parts",
+    )

@@ -17,6 +17,7 @@ from perfscope.runners.schemes.local import loss_of
 from perfscope.runners.schemes.update_rules import make_optimizer
 from perfscope.runners.traffic import Traffic
 from perfscope.vocabulary.axes import Axis
+from perfscope.vocabulary.taxonomy import Optimization, Parallelism, StatePlacement, Synchrony, Topology
 
 
 class NumaReplica(Scheme):
@@ -35,7 +36,12 @@ class NumaReplica(Scheme):
     volume = "|w|*e up and |w|*e down each of a chip's M-1 tree edges; the D roots 2(D-1)/D * |w|*e each"
     source = "You, Buluc, Demmel 2017 (arXiv 1708.02983), KNL chip partitioning"
     axes = Axes(
-        "data", "decentralised", "synchronous", "binary tree in the chip, ring all-reduce between roots"
+        (Parallelism.DATA,),
+        Optimization.DECENTRALIZED,
+        Synchrony.SYNCHRONOUS,
+        Topology.HIERARCHICAL,
+        StatePlacement.REPLICATED,
+        "binary tree in the chip, ring all-reduce between roots",
     )
     splits = (Axis.DP, Axis.NUMA)
 

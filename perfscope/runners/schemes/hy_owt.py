@@ -30,6 +30,7 @@ from perfscope.runners.schemes.local import cross_entropy
 from perfscope.runners.schemes.update_rules import make_optimizer
 from perfscope.runners.traffic import Traffic
 from perfscope.vocabulary.axes import Axis
+from perfscope.vocabulary.taxonomy import Optimization, Parallelism, StatePlacement, Synchrony, Topology
 from perfscope.vocabulary.traffic import ScalesWith
 
 
@@ -37,9 +38,14 @@ class HybridChain(Scheme):
     """Every block is a data block or a model block; subclasses choose. All P ranks are both groups."""
 
     axes = Axes(
-        "data+model",
-        "decentralised",
-        "synchronous",
+        (
+            Parallelism.DATA,
+            Parallelism.MODEL,
+        ),
+        Optimization.DECENTRALIZED,
+        Synchrony.SYNCHRONOUS,
+        Topology.ALL_GATHER,
+        StatePlacement.SHARDED,
         "ring all-reduce; all-gather and reduce-scatter of activations",
     )
     splits = (Axis.DP,)

@@ -15,6 +15,7 @@ from perfscope.runners.schemes.dp_gradients import CODECS, exchange_traffic
 from perfscope.runners.schemes.pp_schedules import OneForwardOneBackward
 from perfscope.runners.traffic import Traffic
 from perfscope.vocabulary.axes import Axis
+from perfscope.vocabulary.taxonomy import Optimization, Parallelism, StatePlacement, Synchrony, Topology
 
 
 class PipelineDataParallel(OneForwardOneBackward):
@@ -35,9 +36,14 @@ class PipelineDataParallel(OneForwardOneBackward):
     )
     source = "Huang et al. 2019 (arXiv 1811.06965), Narayanan et al. 2021 (arXiv 2104.04473)"
     axes = Axes(
-        "data+pipeline",
-        "decentralised",
-        "synchronous",
+        (
+            Parallelism.DATA,
+            Parallelism.PIPELINE,
+        ),
+        Optimization.DECENTRALIZED,
+        Synchrony.SYNCHRONOUS,
+        Topology.POINT_TO_POINT,
+        StatePlacement.SHARDED,
         "chain of stages; ring all-reduce between equal stages",
     )
     splits = (Axis.DP, Axis.PP)

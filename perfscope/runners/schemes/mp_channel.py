@@ -14,6 +14,7 @@ from perfscope.runners.schemes.base import Axes
 from perfscope.runners.schemes.mp_base import SplitModel, require_divisible, require_ungrouped, traffic_of
 from perfscope.runners.traffic import Traffic
 from perfscope.vocabulary.axes import Axis
+from perfscope.vocabulary.taxonomy import Optimization, Parallelism, StatePlacement, Synchrony, Topology
 
 
 class Channel(SplitModel):
@@ -34,7 +35,14 @@ class Channel(SplitModel):
         "the last; gloo moves twice the reduce_scatter half"
     )
     source = "intel/MLSL, mlsl_impl.cpp, InitPeerConnection, cases 1 and 2"
-    axes = Axes("model", "decentralised", "synchronous", "reduce_scatter and all_gather in the group")
+    axes = Axes(
+        (Parallelism.MODEL,),
+        Optimization.DECENTRALIZED,
+        Synchrony.SYNCHRONOUS,
+        Topology.ALL_GATHER,
+        StatePlacement.SHARDED,
+        "reduce_scatter and all_gather in the group",
+    )
 
     def split(self, model: nn.Sequential, structure: Structure) -> tuple[nn.Sequential, Pieces]:
         """See SplitModel."""

@@ -17,6 +17,7 @@ from perfscope.runners.schemes.base import Axes
 from perfscope.runners.schemes.mp_base import SplitModel, require_divisible, traffic_of
 from perfscope.runners.traffic import Traffic
 from perfscope.vocabulary.axes import Axis
+from perfscope.vocabulary.taxonomy import Optimization, Parallelism, StatePlacement, Synchrony, Topology
 
 
 class FcTensorParallel(SplitModel):
@@ -36,7 +37,14 @@ class FcTensorParallel(SplitModel):
     )
     inputs = ALL_INPUTS
     source = "Shoeybi et al. 2019, arXiv 1909.08053, section 3"
-    axes = Axes("model", "decentralised", "synchronous", "all_reduce in the group")
+    axes = Axes(
+        (Parallelism.MODEL,),
+        Optimization.DECENTRALIZED,
+        Synchrony.SYNCHRONOUS,
+        Topology.ALL_REDUCE,
+        StatePlacement.SHARDED,
+        "all_reduce in the group",
+    )
 
     def split(self, model: nn.Sequential, structure: Structure) -> tuple[nn.Sequential, Pieces]:
         """See SplitModel."""

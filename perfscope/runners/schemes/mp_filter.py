@@ -13,6 +13,7 @@ from perfscope.runners.schemes.base import Axes
 from perfscope.runners.schemes.mp_base import SplitModel, require_divisible, require_ungrouped, traffic_of
 from perfscope.runners.traffic import Traffic
 from perfscope.vocabulary.axes import Axis
+from perfscope.vocabulary.taxonomy import Optimization, Parallelism, StatePlacement, Synchrony, Topology
 
 
 class Filter(SplitModel):
@@ -31,7 +32,14 @@ class Filter(SplitModel):
         "gloo moves twice the reduce_scatter half"
     )
     source = "Intel Caffe (apply_mn_param.cpp, mn_activation_layer.cpp); Kahira et al. 2021, arXiv 2104.09075"
-    axes = Axes("model", "decentralised", "synchronous", "all_gather and reduce_scatter in the group")
+    axes = Axes(
+        (Parallelism.MODEL,),
+        Optimization.DECENTRALIZED,
+        Synchrony.SYNCHRONOUS,
+        Topology.ALL_GATHER,
+        StatePlacement.SHARDED,
+        "all_gather and reduce_scatter in the group",
+    )
 
     def split(self, model: nn.Sequential, structure: Structure) -> tuple[nn.Sequential, Pieces]:
         """See SplitModel."""

@@ -28,6 +28,7 @@ from perfscope.runners.schemes.base import Axes
 from perfscope.runners.schemes.mp_base import SplitModel
 from perfscope.runners.traffic import Traffic
 from perfscope.vocabulary.axes import Axis
+from perfscope.vocabulary.taxonomy import Optimization, Parallelism, StatePlacement, Synchrony, Topology
 from perfscope.vocabulary.traffic import ScalesWith
 
 Passed = tuple[str, nn.Module, Layout]  # qualified name, module, how its input lies on the ranks
@@ -51,7 +52,14 @@ class Spatial(SplitModel):
         "that is gathered, and 2(M-1)/M * |w_split| e"
     )
     source = "Kahira et al. 2021, arXiv 2104.09075, table 3 (spatial); Dryden et al. 2019, arXiv 1903.06681"
-    axes = Axes("model", "decentralised", "synchronous", "halo exchange with neighbors; all_reduce")
+    axes = Axes(
+        (Parallelism.MODEL,),
+        Optimization.DECENTRALIZED,
+        Synchrony.SYNCHRONOUS,
+        Topology.POINT_TO_POINT,
+        StatePlacement.REPLICATED,
+        "halo exchange with neighbors; all_reduce",
+    )
     inputs = frozenset((InputKind.IMAGE,))
 
     def split(self, model: nn.Sequential, structure: Structure) -> tuple[nn.Sequential, Pieces]:

@@ -23,6 +23,7 @@ from perfscope.runners.schemes.local import cross_entropy
 from perfscope.runners.schemes.update_rules import make_optimizer
 from perfscope.runners.traffic import Traffic
 from perfscope.vocabulary.axes import Axis
+from perfscope.vocabulary.taxonomy import Optimization, Parallelism, StatePlacement, Synchrony, Topology
 from perfscope.vocabulary.traffic import ScalesWith
 
 _cut = lru_cache(maxsize=64)(cut)  # a job's cutting is asked for once per rank
@@ -36,7 +37,14 @@ class Pipeline(Scheme):
         stages_per_rank: v; stage i of v * S sits on the pipeline's rank i mod S.
     """
 
-    axes = Axes("pipeline", "decentralised", "synchronous", "chain of stages, point to point")
+    axes = Axes(
+        (Parallelism.PIPELINE,),
+        Optimization.DECENTRALIZED,
+        Synchrony.SYNCHRONOUS,
+        Topology.POINT_TO_POINT,
+        StatePlacement.SHARDED,
+        "chain of stages, point to point",
+    )
     splits: ClassVar[tuple[Axis, ...]] = (Axis.PP,)
     refused_updates = NO_WHOLE_GRADIENT
     volume = (

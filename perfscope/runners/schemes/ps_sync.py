@@ -12,6 +12,7 @@ from perfscope.runners.schemes.base import Axes, Batch
 from perfscope.runners.schemes.layer_rules import layers_of
 from perfscope.runners.schemes.server_base import SERVER, SERVER_WORDS, RemoteUpdate, ServerScheme
 from perfscope.runners.schemes.update_rules import make_optimizer
+from perfscope.vocabulary.taxonomy import Optimization, Parallelism, StatePlacement, Synchrony, Topology
 
 
 class PsSync(ServerScheme):
@@ -24,7 +25,14 @@ class PsSync(ServerScheme):
         "W <- W - eta * mean_i G^i (with momentum if asked for), and sends W to every worker."
     )
     source = "Li et al., OSDI 2014; as ConsistentParameterServer of Deep500 (without its lost root gradient)."
-    axes = Axes("data", "centralised", "synchronous", "parameter server (1 of n)")
+    axes = Axes(
+        (Parallelism.DATA,),
+        Optimization.CENTRALIZED,
+        Synchrony.SYNCHRONOUS,
+        Topology.SERVER,
+        StatePlacement.SERVER,
+        "parameter server (1 of n)",
+    )
     refused_updates: ClassVar[Mapping[str, str]] = {}
     equals_serial = True
     deterministic = True

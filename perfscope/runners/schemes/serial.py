@@ -12,6 +12,7 @@ from perfscope.runners.schemes.base import Axes, Batch, Scheme
 from perfscope.runners.schemes.local import loss_of
 from perfscope.runners.schemes.update_rules import make_optimizer
 from perfscope.runners.traffic import Traffic
+from perfscope.vocabulary.taxonomy import Optimization, Parallelism, StatePlacement, Synchrony, Topology
 
 
 class Serial(Scheme):
@@ -21,7 +22,14 @@ class Serial(Scheme):
     summary = "One process, plain minibatch SGD: the reference."
     rule = "w <- w - eta * mean gradient of the batch (with momentum if asked for)."
     volume = "nothing"
-    axes = Axes("none", "none", "none", "none")
+    axes = Axes(
+        (Parallelism.NONE,),
+        Optimization.NONE,
+        Synchrony.NONE,
+        Topology.NONE,
+        StatePlacement.LOCAL,
+        "none",
+    )
     splits = ()
 
     def build(self, model: nn.Sequential) -> None:

@@ -19,6 +19,7 @@ from perfscope.runners.schemes.server_packed import PackedModel, buffers_of
 from perfscope.runners.traffic import Traffic
 from perfscope.runners.world import World
 from perfscope.vocabulary.axes import Axis
+from perfscope.vocabulary.taxonomy import Optimization, Parallelism, StatePlacement, Synchrony, Topology
 
 SERVER = 0
 MAX_RECORDED_ARRIVALS = 10_000
@@ -83,7 +84,14 @@ class ServerScheme(Scheme):
     A server's step is a round of N such exchanges.
     """
 
-    axes = Axes("data", "centralised", "asynchronous", "parameter server (1 of n)")
+    axes = Axes(
+        (Parallelism.DATA,),
+        Optimization.CENTRALIZED,
+        Synchrony.ASYNCHRONOUS,
+        Topology.SERVER,
+        StatePlacement.SERVER,
+        "parameter server (1 of n)",
+    )
     splits = (Axis.DP,)
     backends: ClassVar[tuple[str, ...]] = ("gloo", "mpi")
     refused_updates: ClassVar[Mapping[str, str]] = CONSTANT_RULE

@@ -9,6 +9,10 @@ seeds   = [0, 1, 2]        of weights and samples
 repeats = 2
 cluster = "2x2@1gbit"      all cells run on it
 
+[grid]                     lists of any setting, multiplied with the others; "cluster" too
+lr = [0.01, 0.1]
+optimizer = ["sgd", "adamw"]
+
 [settings]                 of every cell, named as the options of `perfscope bench run`
 steps = 6
 
@@ -25,7 +29,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, make_dataclass
 from itertools import product
 from pathlib import Path
@@ -40,6 +44,8 @@ from perfscope.settings import converted, given, nearest, read_toml
 from perfscope.units import parse_ns
 from perfscope.vocabulary.defaults import SWEEP
 
+# Lists of [sweep] by the setting that they vary.
+_LISTS = {"model": "models", "ranks": "worlds", "mesh": "meshes", "batch": "batches", "seed": "seeds"}
 _RECORDING_DEFAULTS: dict[str, Any] = {**SWEEP._asdict(), "overhead": f"{SWEEP.overhead:.0%}"}
 _RECORDING = ("overhead", "windows", "steps_per_window", "sample_interval")
 DEFAULT_CELL_TIMEOUT_S = 600.0
@@ -126,6 +132,7 @@ class SweepTable:
 
 _SCHEME = Annotated[str, Meta(description="the name of a scheme, see `perfscope bench list`")]
 _TABLES = Meta(description="tables, each under [[cell]] with two brackets")
+_Values = Annotated[tuple[Any, ...], Meta(min_length=1, description="a list of values")]
 _CellTable = make_dataclass(
     "_CellTable", [("scheme", _SCHEME), ("cluster", str | None, None)], bases=(SettingsTable,), kw_only=True
 )
@@ -133,6 +140,7 @@ _SweepFile = make_dataclass(
     "_SweepFile",
     [
         ("sweep", SweepTable, field(default_factory=SweepTable)),
+        ("grid", dict[str, _Values], field(default_factory=dict)),
         ("settings", SettingsTable, None),
         ("scheme", dict[str, SettingsTable], None),  # type: ignore[valid-type]  # made, not written
         ("cell", Annotated[tuple[_CellTable, ...], _TABLES], ()),  # type: ignore[valid-type]
@@ -163,7 +171,7 @@ def parse_sweep(document: Mapping[str, Any], title: str, where: str) -> Sweep:
         raise BenchError(f"{where} asks for no run: list schemes in [sweep], or add a [[cell]]")
     return Sweep(
         title=top.title or title,
-        cells=_with_names(cells, where),
+        cells=_with_names(cells, where, document.get("grid", {})),
         repeats=top.repeats,
         seed=top.seed,
         cell_timeout_s=float(top.cell_timeout or DEFAULT_CELL_TIMEOUT_S),
@@ -194,17 +202,39 @@ def _matrix(document: Mapping[str, Any], where: str) -> list[_Raw]:
         raise BenchError(
             f"{where} [scheme.{unused[0]!r}] is not among the sweep's schemes{nearest(unused[0], schemes)}"
         )
-    axes = {"model": "models", "ranks": "worlds", "mesh": "meshes", "batch": "batches", "seed": "seeds"}
+    axes = {name: top[key] for name, key in _LISTS.items() if top.get(key)}
+    axes |= _grid(document, where)
     cells: list[_Raw] = []
-    for values in product(*(top.get(key) or [None] for key in axes.values())):
-        varied = {name: value for name, value in zip(axes, values, strict=True) if value is not None}
+    for values in product(*axes.values()):
+        varied = dict(zip(axes, values, strict=True))
+        cluster = varied.pop("cluster", top.get("cluster")) or None  # cluster = "" takes it away
         for scheme in schemes:
             scheme_settings = {**overrides.get(_bare(scheme), {}), **overrides.get(scheme, {})}
             settings = {**document.get("settings", {}), **varied, **scheme_settings}
-            cell = (scheme, settings, top.get("cluster"))
+            cell = (scheme, settings, cluster)
             if cell not in cells:  # a scheme with a mesh of its own comes once, whatever meshes are listed
                 cells.append(cell)
     return cells
+
+
+def _grid(document: Mapping[str, Any], where: str) -> dict[str, list[Any]]:
+    """[grid]: a list of values for each setting; every value is checked before anything starts."""
+    grid: dict[str, list[Any]] = dict(document.get("grid", {}))
+    listed = [name for name in grid if document.get("sweep", {}).get(_LISTS.get(name, ""))]
+    if listed:
+        raise BenchError(
+            f"{where}: {listed[0]} is in [grid] and as {_LISTS[listed[0]]} in [sweep]; name it once"
+        )
+    if grid and not document.get("sweep", {}).get("schemes"):
+        raise BenchError(f"{where}: [grid] multiplies the schemes of [sweep]; list schemes there")
+    for name, values in grid.items():
+        if name == "cluster":
+            if not all(isinstance(value, str) for value in values):
+                raise BenchError(f'{where} [grid] cluster: give texts such as "2x2@1gbit", or "" for none')
+            continue
+        for value in values:
+            converted({name: value}, SettingsTable, file=f"{where} [grid]", strict=False, error=BenchError)
+    return grid
 
 
 def _single(document: Mapping[str, Any]) -> list[_Raw]:
@@ -217,7 +247,7 @@ def _single(document: Mapping[str, Any]) -> list[_Raw]:
     return cells
 
 
-def _with_names(cells: Sequence[_Raw], where: str) -> tuple[Cell, ...]:
+def _with_names(cells: Sequence[_Raw], where: str, grid: Collection[str]) -> tuple[Cell, ...]:
     cells_by_name: dict[str, Cell] = {}
     for scheme, settings, cluster in cells:
         if isinstance(settings.get("mesh"), dict):
@@ -235,6 +265,7 @@ def _with_names(cells: Sequence[_Raw], where: str) -> tuple[Cell, ...]:
             name_parts.append(f"b{settings['batch']}")
         if "seed" in settings:
             name_parts.append(f"s{settings['seed']}")
+        name_parts += _of_grid(settings, cluster, grid)
         name = slug("-".join(name_parts))
         cell = Cell(name=name, scheme=scheme, settings=settings, cluster=cluster)
         if name in cells_by_name:
@@ -243,6 +274,13 @@ def _with_names(cells: Sequence[_Raw], where: str) -> tuple[Cell, ...]:
             cell = Cell(name=f"{name}-{cell.digest[:6]}", scheme=scheme, settings=settings, cluster=cluster)
         cells_by_name[cell.name] = cell
     return tuple(cells_by_name.values())
+
+
+def _of_grid(settings: Mapping[str, Any], cluster: str | None, grid: Collection[str]) -> list[str]:
+    """What [grid] says of a cell, where its name does not say it yet: `lr0.1`."""
+    named = {"model", "mesh", "ranks", "batch", "seed"}
+    parts = [f"{name}{settings[name]}" for name in grid if name not in named and name in settings]
+    return [*parts, *([cluster or "no-cluster"] if "cluster" in grid else [])]
 
 
 def slug(text: str) -> str:
