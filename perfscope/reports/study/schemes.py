@@ -34,6 +34,7 @@ from perfscope.reports.study.formatting import (
 )
 from perfscope.reports.study.learning import ranking_blocks
 from perfscope.reports.study.losses import loss_charts
+from perfscope.reports.study.pareto import pareto_blocks
 from perfscope.vocabulary.efficiency import ACCEPTABLE, SPLIT_BY_HOST, PopFactor
 
 MOST_PAIRED = 16  # settings in the matrix; it must fit a page
@@ -58,6 +59,7 @@ def _section(study: StudyAnalysis, schemes: SchemeStudy, suffix: str) -> Section
         *exposed_blocks(schemes, word, suffix),
         _speed_table(schemes, word, suffix),
         _bytes_table(schemes, word, suffix),
+        *pareto_blocks(schemes, suffix),
         _learning_table(schemes, word, suffix),
         _pop_table(schemes, word, suffix),
         *_turns(schemes, suffix),

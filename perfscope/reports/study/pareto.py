@@ -1,0 +1,97 @@
+"""Time, memory and bytes of settings, and which of them no other one beats in all three."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from perfscope.analysis.study.pareto import ParetoPoint, is_by_target, pareto_points
+from perfscope.analysis.study.results import SchemeStudy
+from perfscope.reports.curve_layout import MOST_CURVES
+from perfscope.reports.display import visible
+from perfscope.reports.model import Block, Column, Curve, CurveChart, Table, Unit
+
+_ACROSS: tuple[tuple[str, str, Callable[[ParetoPoint], float | None]], ...] = (
+    ("memory", "peak memory of a rank", lambda point: point.memory_bytes),
+    ("bytes", "bytes sent per step, all ranks", lambda point: point.sent_bytes),
+)
+
+
+def pareto_blocks(schemes: SchemeStudy, suffix: str) -> Iterator[Block]:
+    """Nothing where fewer than two settings have all three figures."""
+    points = pareto_points(schemes.rows, schemes.learning)
+    if sum(point.figures is not None for point in points) < 2:
+        return
+    ranking = schemes.learning
+    words = f"time to {visible(ranking.target)}" if ranking and is_by_target(ranking) else "time per sample"
+    yield _table(points, words, suffix)
+    for key, title, value in _ACROSS:
+        yield _chart(points, words, (key, title, value), suffix)
+
+
+def _table(points: Sequence[ParetoPoint], words: str, suffix: str) -> Table:
+    return Table(
+        id=f"study-pareto-table{suffix}",
+        title="Time, memory and bytes",
+        terminal_rows=16,
+        columns=(
+            Column(key="setting", title="Setting", primary=True),
+            Column(key="time", title=words[:1].upper() + words[1:], unit=Unit.TIME, primary=True),
+            Column(key="memory", title="Peak memory of a rank", unit=Unit.BYTES, primary=True),
+            Column(key="bytes", title="Bytes sent per step", unit=Unit.BYTES, primary=True),
+            Column(key="best", title="Pareto optimal", primary=True),
+            Column(key="reason", title="Reason for missing values"),
+        ),
+        rows=tuple(
+            (
+                visible(point.title, 80),
+                point.time_ns,
+                point.memory_bytes,
+                point.sent_bytes,
+                None if point.is_best is None else ("yes" if point.is_best else "no"),
+                "; ".join(_reasons(point)) or None,
+            )
+            for point in points
+        ),
+        caption="Pareto optimal: no other setting is as good or better in all three figures. "
+        "Medians over repeats; the noise of repeats is not considered.",
+    ).trimmed()
+
+
+def _reasons(point: ParetoPoint) -> Iterator[str]:
+    if point.time_ns is None:
+        yield "time: no speed was measured, or a run missed the target"
+    if point.memory_bytes is None:
+        yield "memory: the ranks recorded none"
+    if point.sent_bytes is None:
+        yield "bytes: calls of a library need a traced window, and other programs record none"
+
+
+def _chart(
+    points: Sequence[ParetoPoint],
+    words: str,
+    across: tuple[str, str, Callable[[ParetoPoint], float | None]],
+    suffix: str,
+) -> CurveChart:
+    """One mark for each setting that is known in all three figures, the optimal ones first."""
+    key, title, value = across
+    known = sorted((point for point in points if point.figures), key=lambda point: not point.is_best)
+    curves = tuple(
+        Curve(
+            label=f"{visible(point.title, 60)}{' (optimal)' if point.is_best else ''}",
+            x=(point.time_ns or 0.0,),
+            y=(value(point) or 0.0,),
+        )
+        for point in known[:MOST_CURVES]
+    )
+    left_out = len(known) - len(curves)
+    return CurveChart(
+        id=f"study-pareto-{key}{suffix}",
+        title=f"{title[:1].upper()}{title[1:]} against {words}",
+        x_title=words,
+        y_title=title,
+        curves=curves,
+        x_unit=Unit.TIME,
+        y_unit=Unit.BYTES,
+        caption="Left and low is better."
+        + (f" {left_out} more settings are in the table only." if left_out else ""),
+    )
