@@ -34,10 +34,10 @@ GENERIC = frozenset(
     {"one", "found", "known", "told", "own", "said", "words", "rest", "shown", "whole", "place", "places"}
     | {"others", "who", "some", "somebody", "nobody"}
 )
-# The dialect in docstrings and comments.
+# The dialect in docstrings and comments; "nobody" in quotes is the account.
 DIALECT = re.compile(
     r"\b(?:un)?told\b|\bstands? in\b|\blies? in\b|\bh[eo]ld against\b|\b(?:some|any)body(?: else)?\b"
-    r"|\bnobody\b",
+    r"|(?<!\")\bnobody\b",
     re.I,
 )
 LONG_FUNCTION = 60

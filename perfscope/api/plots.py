@@ -172,15 +172,15 @@ class RunPlots:
             PerfscopeError: there are none.
         """
         factors = self._efficiency
-        known = [
+        measured = [
             (TITLES[factor], value)
             for factor in PopFactor
             if factors is not None and (value := getattr(factors, factor.value, None)) is not None
         ]
-        if not known:
+        if not measured:
             raise PerfscopeError(f"{self._name}: efficiency is not known; run.missing says why")
-        names = [name for name, _ in known]
-        values = {"compute": np.array([value for _, value in known])}
+        names = [name for name, _ in measured]
+        values = {"compute": np.array([value for _, value in measured])}
         ax = _stacked(axes(ax, len(names)), names, values)
         ax.set(xlabel="ratio", xlim=(0, 1), title="Parallel efficiency")
         if (legend := ax.get_legend()) is not None:

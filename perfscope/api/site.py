@@ -75,11 +75,11 @@ class Site:
         self._publisher.learn(self._folder, (str(self._folder), str(self._site)))
         for path in runs:  # before any text is published: a name may be in several runs
             self._publisher.learn(path, (_manifest(path),))
-        known = {run.mark: run for run in self._known().runs}
+        previous = {run.mark: run for run in self._known().runs}
         made = []
         for number, path in enumerate(runs):
             progress(number, len(runs))
-            made.append(self._run(path, known))
+            made.append(self._run(path, previous))
         made.sort(key=lambda run: (run.started_unix_ns or 0, run.path), reverse=True)
         return SiteIndex(
             perfscope_version=__version__,
@@ -105,10 +105,14 @@ class Site:
 
     def _known(self) -> SiteIndex:
         """The index that is there; an empty one where it cannot be used."""
-        known = self._written()
-        if known is None or known.schema_version != INDEX_VERSION or known.perfscope_version != __version__:
+        written = self._written()
+        if (
+            written is None
+            or written.schema_version != INDEX_VERSION
+            or written.perfscope_version != __version__
+        ):
             return SiteIndex()
-        return known if known.settings == self._settings else SiteIndex()
+        return written if written.settings == self._settings else SiteIndex()
 
     def _written(self) -> SiteIndex | None:
         """The index that is there, of any version and settings; None where it cannot be read."""
@@ -117,10 +121,10 @@ class Site:
         except (OSError, ValueError, UnreadableFileError):
             return None
 
-    def _run(self, path: Path, known: dict[str, SiteRun]) -> SiteRun:
+    def _run(self, path: Path, previous: dict[str, SiteRun]) -> SiteRun:
         mark = _mark(self._folder, path, self._publisher.users)
         report = self._report(path, (REPORT_HTML,))
-        if (old := known.get(mark)) is not None and old.state != "running":
+        if (old := previous.get(mark)) is not None and old.state != "running":
             return msgspec.structs.replace(old, report=report)
         self.num_read += 1
         run = listed_run(path)

@@ -179,9 +179,9 @@ def _layer_axes(analysis: RunAnalysis) -> Iterator[tuple[str | None, str | None,
     for entry in communication.by_layer:
         for axis, exposed_ns in entry.axes.items():
             yield entry.layer, None, axis, exposed_ns
-    for rest in communication.unattributed:
-        for axis, exposed_ns in rest.axes.items():
-            yield None, rest.reason.value, axis, exposed_ns
+    for unattributed in communication.unattributed:
+        for axis, exposed_ns in unattributed.axes.items():
+            yield None, unattributed.reason.value, axis, exposed_ns
 
 
 LAYER_AXES = TableSpec(

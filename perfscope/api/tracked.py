@@ -75,8 +75,8 @@ def _figures(analysis: RunAnalysis) -> dict[str, float]:
         "throughput_tokens_per_s": analysis.tokens_per_s,
         "overhead_ratio": analysis.overhead_ratio,
     }
-    known = [rank for rank in analysis.ranks if rank.breakdown_ns is not None]
+    traced_ranks = [rank for rank in analysis.ranks if rank.breakdown_ns is not None]
     for part in Breakdown.PARTS:
-        times = [getattr(rank.breakdown_ns, part) for rank in known if part not in rank.unknown]
+        times = [getattr(rank.breakdown_ns, part) for rank in traced_ranks if part not in rank.unknown]
         figures[f"{part}_ms"] = sum(times) / len(times) * _MS if times else None
     return finite(figures)

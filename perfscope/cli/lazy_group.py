@@ -27,8 +27,8 @@ class GroupedCommand(click.Command):
         params = [param for param in self.get_params(ctx) if isinstance(param, click.Option)]
         records = {param.name: param.get_help_record(ctx) for param in params if param.name is not None}
         grouped = [name for names in self._groups.values() for name in names]
-        others = [name for name in records if name not in grouped]
-        for title, names in {**self._groups, "Options": others}.items():
+        ungrouped = [name for name in records if name not in grouped]
+        for title, names in {**self._groups, "Options": ungrouped}.items():
             lines = [record for name in names if (record := records[name]) is not None]
             if lines:
                 with formatter.section(title):

@@ -76,17 +76,17 @@ def command(
 def _print(run: LiveRun, most: int, *, as_json: bool, is_screen: bool) -> None:
     from perfscope.reports.live import render_live
 
-    places = _standing(run)
+    standing = _standing(run)
     if as_json:
         import msgspec
 
         document = {"schema_version": 1, **msgspec.to_builtins(run)}
-        document["standing"] = {str(rank): text for rank, text in places.items()}
+        document["standing"] = {str(rank): text for rank, text in standing.items()}
         print_result(msgspec.json.encode(document).decode() + "\n")
         return
     size = shutil.get_terminal_size((100, 24))
     text = render_live(
-        run, places, width=size.columns, most=most, now_s=time.time(), color=in_color(sys.stdout)
+        run, standing, width=size.columns, most=most, now_s=time.time(), color=in_color(sys.stdout)
     )
     print_result(_CLEAR + text if is_screen else text)
 
@@ -96,5 +96,5 @@ def _standing(run: LiveRun) -> dict[int, str]:
     from perfscope.live.hangs import look_into, place_of
     from perfscope.messages.hangs import place_text
 
-    places = ((rank.rank, place_text(place_of(rank))) for rank in look_into(run.hanging, time.time()))
-    return {rank: text for rank, text in places if text}
+    locations = ((rank.rank, place_text(place_of(rank))) for rank in look_into(run.hanging, time.time()))
+    return {rank: text for rank, text in locations if text}

@@ -27,7 +27,7 @@ class ProcessEntry(NamedTuple):
     pid: int
     parent: int
     name: str
-    own: int  # utime + stime
+    cpu_ticks: int  # utime + stime
     reaped: int  # cutime + cstime
     start: int
     kernel: bool
@@ -162,10 +162,10 @@ def increments(before: Mapping[Key, ProcessEntry], now: Mapping[Key, ProcessEntr
         if old is process:
             used[key] = 0
         elif old is None:
-            used[key] = process.own + process.reaped
+            used[key] = process.cpu_ticks + process.reaped
         else:
             children = process.reaped - old.reaped - ended.get(key, 0)
-            used[key] = max(process.own - old.own, 0) + max(children, 0)
+            used[key] = max(process.cpu_ticks - old.cpu_ticks, 0) + max(children, 0)
     return used
 
 
@@ -180,7 +180,7 @@ def _heirs(before: Mapping[Key, ProcessEntry], now: Mapping[Key, ProcessEntry]) 
         while heir is not None and heir not in now:
             heir = by_pid.get(before[heir].parent)
         if heir is not None:
-            ended[heir] = ended.get(heir, 0) + process.own + process.reaped
+            ended[heir] = ended.get(heir, 0) + process.cpu_ticks + process.reaped
     return ended
 
 
@@ -193,7 +193,7 @@ def unclaimed(before: Mapping[Key, ProcessEntry], now: Mapping[Key, ProcessEntry
         heir = by_pid.get(process.parent)
         if heir is None or heir not in now or heir not in mine:
             return True
-        if now[heir].reaped - before[heir].reaped < process.own + process.reaped:
+        if now[heir].reaped - before[heir].reaped < process.cpu_ticks + process.reaped:
             return True  # its parent does not wait for children (SIGCHLD ignored)
     return False
 

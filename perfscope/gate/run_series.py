@@ -92,16 +92,16 @@ def series_of(runs: Iterable[SeriesRun]) -> tuple[RunSeries, ...]:
     for run in runs:
         if run.step_ns is not None:
             groups.setdefault(run.key, []).append(run)
-    found = [_series(key, members) for key, members in groups.items() if len(members) >= FEWEST_RUNS]
+    all_series = [_series(key, members) for key, members in groups.items() if len(members) >= FEWEST_RUNS]
     return tuple(
         sorted(
-            found,
-            key=lambda one: (
-                not one.is_slower,
-                not one.of_steps.changes,
-                -len(one.sessions),
-                -one.last_unix_ns,
-                one.key,
+            all_series,
+            key=lambda series: (
+                not series.is_slower,
+                not series.of_steps.changes,
+                -len(series.sessions),
+                -series.last_unix_ns,
+                series.key,
             ),
         )
     )
@@ -140,5 +140,5 @@ def _is_same_session(previous: SeriesRun, following: SeriesRun) -> bool:
 
 
 def _median(values: Sequence[float | None]) -> float:
-    known = [value for value in values if value is not None and math.isfinite(value)]
-    return statistics.median(known) if known else math.nan
+    finite = [value for value in values if value is not None and math.isfinite(value)]
+    return statistics.median(finite) if finite else math.nan

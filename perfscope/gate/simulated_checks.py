@@ -40,7 +40,7 @@ class CheckTrial:
         needed, needed_slower: pairs that a check takes on average where nothing changed, and at +10 %.
         false_alarms: share of A/A checks that the rule calls a regression; low, high: 95 % Wilson interval of
             the resampling. It does not hold what other runs would have said: see `num_apart`.
-        found: share of checks that find a slow-down, for each of EFFECTS.
+        power: share of checks that find a slow-down, for each of EFFECTS.
         visible, sure: smallest slow-down that is found in 80 % and in 97 % of the checks; None = beyond
             EFFECTS.
         num_apart: checks of `most` pairs which the runs could make without sharing a run.
@@ -55,14 +55,14 @@ class CheckTrial:
     false_alarms: float
     low: float
     high: float
-    found: tuple[float, ...]
+    power: tuple[float, ...]
     visible: float | None
     sure: float | None
     num_apart: int
 
     def finds(self, effect: float) -> float:
         """Share of checks that find a slow-down of `effect`; between EFFECTS by straight lines."""
-        return float(np.interp(effect, (0.0, *EFFECTS), (self.false_alarms, *self.found)))
+        return float(np.interp(effect, (0.0, *EFFECTS), (self.false_alarms, *self.power)))
 
 
 def gate_judge(settings: Settings, pairs: int, most: int) -> Judge:
@@ -172,7 +172,7 @@ def _trial(
         false_alarms=wrong / draws,
         low=low,
         high=high,
-        found=power,
+        power=power,
         visible=_reaches(curve, TARGET_POWER),
         sure=_reaches(curve, SURE_POWER),
         num_apart=num_runs // (2 * most),

@@ -215,10 +215,10 @@ class EventCollector:
             if on_device:
                 self._add_device(category, on_device)
                 spans = [event for event in spans if event.args.device < 0 or event.args.stream < 0]
-            known = self._undecided.host_owners
-            if held := [event for event in spans if category != NVTX_CATEGORY and event.pid not in known]:
+            owners = self._undecided.host_owners
+            if held := [event for event in spans if category != NVTX_CATEGORY and event.pid not in owners]:
                 self._undecided.add(category, held)
-            if spans := [event for event in spans if category == NVTX_CATEGORY or event.pid in known]:
+            if spans := [event for event in spans if category == NVTX_CATEGORY or event.pid in owners]:
                 self._add_host(category, spans)
 
     def _add_host(self, category: str, spans: list[Event]) -> None:

@@ -101,8 +101,8 @@ class Collective(Struct, frozen=True):
             "all_gather": (self.in_bytes, self.out_bytes),
             "reduce_scatter": (self.out_bytes, self.in_bytes),
         }
-        part, whole = parts.get(self.name or "", (None, None))
-        return whole // part if part and whole and whole % part == 0 else None
+        part, total = parts.get(self.name or "", (None, None))
+        return total // part if part and total and total % part == 0 else None
 
 
 _SPANS = "gloo:"
@@ -161,7 +161,7 @@ def _with_rows(name: str, collective: Collective, args: Args) -> Collective:
     rows = [shape[0] if _is_shape(shape) and shape else None for shape in shapes or ()]
     if name == _EXCHANGE and len(rows) > 1:
         taken, given = (
-            known if known is not None else row for known, row in zip((taken, given), rows, strict=False)
+            length if length is not None else row for length, row in zip((taken, given), rows, strict=False)
         )
     elif name in _EXCHANGE_SPANS and len(rows) == 1:
         given = given if given is not None else rows[0]
@@ -327,8 +327,10 @@ class ProcessGroups:
         """
         name, size = collective.group if collective.group is not None else group, collective.group_size
         if name is None:
-            told = collective.told_size if len(self._sizes) > 1 else None
-            fitting = [known for known, ranks in self._sizes.items() if told is None or ranks == told]
+            stated = collective.told_size if len(self._sizes) > 1 else None
+            fitting = [
+                candidate for candidate, ranks in self._sizes.items() if stated is None or ranks == stated
+            ]
             name = fitting[0] if len(fitting) == 1 else None
         if name is None:
             is_default = not self._sizes and not self.are_unlisted

@@ -46,11 +46,11 @@ class DeviceSteps:
             launched: start of the call that launched it.
             until: end of that call.
         """
-        place = self._steps.places(launched)
-        is_known = (place >= 0) | (launched < self._steps.first_ns)
+        step_index = self._steps.places(launched)
+        is_known = (step_index >= 0) | (launched < self._steps.first_ns)
         computes = is_known & (kinds == _COMPUTE)
-        np.maximum.at(self._ends, place[computes] + 1, end[computes])
-        of_first = np.flatnonzero((place == 0) & np.isin(kinds, _WORK))
+        np.maximum.at(self._ends, step_index[computes] + 1, end[computes])
+        of_first = np.flatnonzero((step_index == 0) & np.isin(kinds, _WORK))
         if len(of_first):
             row = of_first[np.argmin(start[of_first])]
             first = int(start[row]), int(until[row])

@@ -16,9 +16,9 @@ MAX_PENDING = 1 << 15  # launches remembered; a device queue is far shorter
 
 
 class Found(Struct):
-    """The launches of some device rows. Where `known` is False the other fields say nothing of use."""
+    """The launches of some device rows. Where `is_known` is False the other fields say nothing of use."""
 
-    known: npt.NDArray[np.bool_]
+    is_known: npt.NDArray[np.bool_]
     start: Ints
     end: Ints
     call: Ints  # word of the host

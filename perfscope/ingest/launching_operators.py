@@ -55,8 +55,8 @@ def _innermost(start: Ints, end: Ints, moments: Ints) -> Ints:
     wanted = begun - np.searchsorted(ends, moments, side="right") - 1
     by_depth = np.argsort(depth, kind="stable")
     keys = depth[by_depth] * count + by_depth
-    place = np.searchsorted(keys, wanted * count + begun - 1, side="right") - 1
-    index = np.where(wanted >= 0, by_depth[np.maximum(place, 0)], -1)
+    position = np.searchsorted(keys, wanted * count + begun - 1, side="right") - 1
+    index = np.where(wanted >= 0, by_depth[np.maximum(position, 0)], -1)
     wrong = (index >= 0) & ((end[index] <= moments) | (start[index] > moments))
     for at in np.flatnonzero(wrong).tolist():
         index[at] = _walk_back(end, int(begun[at]) - 1, int(moments[at]))

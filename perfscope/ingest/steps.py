@@ -94,11 +94,13 @@ class Steps:
         index = self.places(launched)
         inside = index >= 0
         num = np.bincount(index[inside], minlength=len(self.spans))
-        found = np.bincount(index[inside], has_work[inside], len(self.spans))
-        whole = (found >= _WITH_WORK * num) & (num >= _AS_OTHERS * num.max(initial=0))
+        num_with_work = np.bincount(index[inside], has_work[inside], len(self.spans))
+        is_complete = (num_with_work >= _WITH_WORK * num) & (num >= _AS_OTHERS * num.max(initial=0))
         if since < np.iinfo(np.int64).max:  # work that earlier steps launched runs in later ones
-            whole[1:] &= self._starts[1:] >= since
-        kept = [span for span, ok in zip(self.spans, whole.tolist(), strict=True) if ok and span[2] <= until]
+            is_complete[1:] &= self._starts[1:] >= since
+        kept = [
+            span for span, ok in zip(self.spans, is_complete.tolist(), strict=True) if ok and span[2] <= until
+        ]
         cut = len(self.spans) - len(kept)
         self.spans = kept
         self._index()

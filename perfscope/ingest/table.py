@@ -69,8 +69,8 @@ class TimelineFile:
         self._layers = layers
         self._lanes = np.array(lanes, np.int64).reshape(-1, 2)
         self._costs = np.array([(c.flops, c.read, c.written) for c in costs] or [(0, 0, 0)], np.int64)
-        known = [*configs, KernelConfig(None, None, -1, -1)]  # the last stands for none
-        self._config_numbers = np.array([(c.registers, c.occupancy) for c in known], np.int64)
+        padded = [*configs, KernelConfig(None, None, -1, -1)]  # the last stands for none
+        self._config_numbers = np.array([(c.registers, c.occupancy) for c in padded], np.int64)
         self._config_words = [[c.grid or "" for c in configs], [c.block or "" for c in configs]]
         self._collectives = collectives
         self._groups = groups

@@ -302,7 +302,7 @@ class TimelineBuilder:
         codes = self._device_codes[rows["name"]] if len(rows) else np.zeros(0, np.int64)
         launches = self._launches.find(rows["correlation"])
         is_work = codes != DeviceClass.ANNOTATION
-        launched = launches.known & is_work
+        launched = launches.is_known & is_work
         launch = np.where(launched, launches.start, ABSENT)
         if self._can_be_cut:
             early = ~launched | (launch < self._steps.first_ns)

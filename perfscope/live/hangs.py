@@ -66,11 +66,11 @@ class HangWatch:
             for rank in run.ranks
             if rank.hangs or (not rank.finished and (rank.silent_s or 0.0) > _TOGETHER * silent)
         ]
-        places = look_into(together, now_s)
-        if not is_long and any(place.source == FROM_PY_SPY and place.part for place in places):
+        inspected = look_into(together, now_s)
+        if not is_long and any(entry.source == FROM_PY_SPY and entry.part for entry in inspected):
             self._excused = {rank.rank for rank in hanging}  # one compiles, or writes a checkpoint
-        elif any(place.state not in ENDED for place in places):
-            self._begin(places, together, now_s)
+        elif any(entry.state not in ENDED for entry in inspected):
+            self._begin(inspected, together, now_s)
 
     def _have_ended(self, run: LiveRun) -> bool:
         """Whether all ranks of the hang that goes on are gone: then another one may be noticed.
@@ -79,20 +79,20 @@ class HangWatch:
         """
         return not any(rank.rank in self._open and not (rank.finished or rank.lost) for rank in run.ranks)
 
-    def _begin(self, places: Sequence[HangingRank], ranks: Sequence[LiveRank], now_s: float) -> None:
+    def _begin(self, inspected: Sequence[HangingRank], ranks: Sequence[LiveRank], now_s: float) -> None:
         number = self._num_hangs + bool(self._open)  # the ranks of the one before are gone
         self._append(
             {
                 "hang": number,
                 "noticed_unix_ns": int(now_s * 1e9),
-                "ranks": [msgspec.to_builtins(place) for place in places],
+                "ranks": [msgspec.to_builtins(entry) for entry in inspected],
             }
         )
         self._num_hangs = number
         self._open = {rank.rank: self._watch.last_end_ns(rank.rank) for rank in ranks}
         self._silent_s = min(rank.silent_s or 0.0 for rank in ranks)
         usual = max((rank.step_ns for rank in ranks if rank.step_ns is not None), default=None)
-        self._say(hang_line([(place.rank, place_of(place)) for place in places], self._silent_s, usual))
+        self._say(hang_line([(entry.rank, place_of(entry)) for entry in inspected], self._silent_s, usual))
 
     def _look_for_resumption(self, run: LiveRun, now_s: float) -> None:
         """A rank that goes on makes a step which ends long after its last one.
@@ -141,8 +141,8 @@ def look_into(ranks: Sequence[LiveRank], now_s: float) -> list[HangingRank]:
         now_s: Unix time, seconds.
     """
     until = time.monotonic() + _STACKS_S
-    places = [_look_into(rank, now_s, until) for rank in ranks[:_MOST_STACKS]]
-    return places + [_bare(rank, now_s) for rank in ranks[_MOST_STACKS:]]
+    inspected = [_look_into(rank, now_s, until) for rank in ranks[:_MOST_STACKS]]
+    return inspected + [_bare(rank, now_s) for rank in ranks[_MOST_STACKS:]]
 
 
 def _look_into(rank: LiveRank, now_s: float, until: float) -> HangingRank:
@@ -155,17 +155,17 @@ def _look_into(rank: LiveRank, now_s: float, until: float) -> HangingRank:
     left_s = until - time.monotonic()
     if bare.state in ENDED or left_s <= 0:
         return bare
-    place = standing(rank.pid, left_s)
-    if place is None or not (place.file or place.call):
+    stack = standing(rank.pid, left_s)
+    if stack is None or not (stack.file or stack.call):
         return bare
     return replace(
         bare,
         source=FROM_PY_SPY,
-        call=place.call,
-        file=place.file,
-        line=place.line,
-        function=place.function,
-        part=place.work,
+        call=stack.call,
+        file=stack.file,
+        line=stack.line,
+        function=stack.function,
+        part=stack.work,
         part_ended=False,
     )
 

@@ -36,15 +36,15 @@ _IN_SENTENCES = {
     "pmnf": "a PMNF model",
 }
 _REFUSALS = {
-    FitRefusal.TOO_FEW_SIZES: "{law} needs at least {one.needed} different numbers of ranks; there are "
-    "{one.found}",
+    FitRefusal.TOO_FEW_SIZES: "{law} needs at least {refused.needed} different numbers of ranks; there are "
+    "{refused.available}",
     FitRefusal.ONE_RANK_NOT_KNOWN: "the points do not say what one rank does: throughput falls with N from "
     "the start; add N = 1",
-    FitRefusal.CONSTANT_AS_GOOD: "a constant {one.level:.4g} samples/s fits nearly as well as {law} (mean "
-    "error {constant:.1f} % against {error:.1f} %): throughput does not follow N here",
-    FitRefusal.NOT_A_SIZE: "{one.num_ranks} is not a number of ranks",
-    FitRefusal.TOO_FAR: "N = {one.num_ranks:g} is more than {one.needed} times the largest measured "
-    "N = {one.found}: the points do not carry that far",
+    FitRefusal.CONSTANT_AS_GOOD: "a constant {refused.level:.4g} samples/s fits nearly as well as {law} "
+    "(mean error {constant:.1f} % against {error:.1f} %): throughput does not follow N here",
+    FitRefusal.NOT_A_SIZE: "{refused.num_ranks} is not a number of ranks",
+    FitRefusal.TOO_FAR: "N = {refused.num_ranks:g} is more than {refused.needed} times the largest measured "
+    "N = {refused.available}: the points do not carry that far",
 }
 _NOTES = {
     FitNote.LEFT_OUT: "{count} figures that are no measurement (a number above 0) are left out",
@@ -90,7 +90,7 @@ def mode_problem(reason: ModeReason, samples_per_rank: Mapping[int, float | None
 def refusal_text(refused: RefusedFit, law: str) -> str:
     """Why the law is not shown."""
     return _REFUSALS[refused.kind].format(
-        one=refused,
+        refused=refused,
         law=_IN_SENTENCES.get(law, law),
         constant=100 * refused.constant_error,
         error=100 * refused.error,

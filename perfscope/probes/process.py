@@ -169,11 +169,11 @@ class Process:
         """
         if self.recorder is not None:
             entries = self.recorder.meta.setdefault("missing", [])
-            said = next((entry for entry in entries if entry["what"] == what), None)
-            if said is None:
+            existing = next((entry for entry in entries if entry["what"] == what), None)
+            if existing is None:
                 entries.append({"figure": figure.value, "what": what, "reason": reason})
             elif is_update:
-                said["reason"] = reason
+                existing["reason"] = reason
 
     def _identify(self) -> Identity:
         for ask in self._identities:

@@ -88,8 +88,8 @@ class Usage:
         """Now; call it in the thread that trains."""
         thread = threading.get_ident()
         of_all = resource.getrusage(resource.RUSAGE_SELF)
-        own = resource.getrusage(_THREAD) if _THREAD is not None else None
-        return (thread, of_all, own, self._queue.waited_ns(thread))
+        of_thread = resource.getrusage(_THREAD) if _THREAD is not None else None
+        return (thread, of_all, of_thread, self._queue.waited_ns(thread))
 
 
 def between(first: Optional[Reading], last: Optional[Reading]) -> Tuple[Optional[int], ...]:

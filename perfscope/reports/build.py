@@ -192,12 +192,12 @@ def _where_it_goes(analysis: RunAnalysis) -> str:
         return ""
     step_ns, parts = shares
     ranked = sorted(parts.items(), key=lambda item: -item[1])
-    words = {key: _part_words(key) for key in parts}
+    labels = {key: _part_words(key) for key in parts}
     if _lacks_communication(analysis):
-        words["idle"] += " or communication that is not traced"
-    phrases = [f"{units.format_ratio(share)} {words[key]}" for key, share in ranked if share >= 0.0005]
+        labels["idle"] += " or communication that is not traced"
+    phrases = [f"{units.format_ratio(share)} {labels[key]}" for key, share in ranked if share >= 0.0005]
     return (
-        f"The {scope_of(analysis).whole} of {units.format_ns(step_ns)} is {', '.join(phrases)}."
+        f"The {scope_of(analysis).full} of {units.format_ns(step_ns)} is {', '.join(phrases)}."
         f"{_against_untraced(analysis)}"
     )
 
@@ -316,11 +316,13 @@ def _memory_figures(analysis: RunAnalysis) -> list[KeyFigure]:
         ("peak_device_bytes", "Peak device memory", "allocated by the framework"),
         ("peak_rss_bytes", "Peak memory", "of the process"),
     ):
-        known = {rank.rank: held for rank in analysis.ranks if (held := getattr(rank, name)) is not None}
-        if known:
-            most = max(known, key=lambda rank: known[rank])
-            note = f"{whose}, rank {most} of {len(known)}" if len(known) > 1 else whose
-            return [KeyFigure(id="memory", title=title, value=units.format_bytes(known[most]), note=note)]
+        held_bytes = {rank.rank: held for rank in analysis.ranks if (held := getattr(rank, name)) is not None}
+        if held_bytes:
+            most = max(held_bytes, key=lambda rank: held_bytes[rank])
+            note = f"{whose}, rank {most} of {len(held_bytes)}" if len(held_bytes) > 1 else whose
+            return [
+                KeyFigure(id="memory", title=title, value=units.format_bytes(held_bytes[most]), note=note)
+            ]
     return []
 
 

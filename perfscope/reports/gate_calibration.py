@@ -79,7 +79,7 @@ def _trial(trial: CheckTrial) -> dict[str, object]:
         "false_alarm_high_ratio": trial.high,
         "visible_ratio": trial.visible,
         "sure_ratio": trial.sure,
-        "found": [round(share, 6) for share in trial.found],
+        "found": [round(share, 6) for share in trial.power],
         "num_apart": trial.num_apart,
     }
 

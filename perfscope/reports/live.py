@@ -60,8 +60,8 @@ def _hangs(run: LiveRun, standing: Mapping[int, str], style: Style, width: int) 
     for rank in run.hanging:
         usual = "" if rank.step_ns is None else f" (a step usually takes {units.format_ns(rank.step_ns)})"
         text = f"! {_hang(rank)}{usual}"
-        place = visible(standing.get(rank.rank, ""))
-        yield style.bold(head(f"{text}; {place}" if place else text, width))
+        location = visible(standing.get(rank.rank, ""))
+        yield style.bold(head(f"{text}; {location}" if location else text, width))
 
 
 def _hang(rank: LiveRank) -> str:
@@ -83,8 +83,8 @@ def unreadable_text(paths: Sequence[str]) -> str:
 
 
 def _ranks(run: LiveRun, style: Style, width: int, most: int) -> Iterator[str]:
-    shown = sorted(run.ranks, key=lambda rank: (not rank.hangs, -(rank.step_ns or 0), rank.rank))[:most]
-    rows = [_TITLES, *map(_row, shown)]
+    selected = sorted(run.ranks, key=lambda rank: (not rank.hangs, -(rank.step_ns or 0), rank.rank))[:most]
+    rows = [_TITLES, *map(_row, selected)]
     sizes = [max(cells(row[at]) for row in rows) for at in range(len(_TITLES))]
     for number, row in enumerate(rows):
         line = "  ".join(pad(text, sizes[at], right=at in _RIGHT) for at, text in enumerate(row))
@@ -154,8 +154,8 @@ def _speed(run: LiveRun) -> Iterator[str]:
 def _host(host: LiveHost) -> str:
     parts = []
     if host.cpus_busy is not None:
-        others = f", {host.others_cpus:.1f} with other processes" if host.others_cpus else ""
-        parts.append(f"{host.cpus_busy:.1f} CPUs busy{others}")
+        neighbors = f", {host.others_cpus:.1f} with other processes" if host.others_cpus else ""
+        parts.append(f"{host.cpus_busy:.1f} CPUs busy{neighbors}")
     if host.memory_bytes is not None:
         of = units.format_bytes(host.memory_total_bytes)
         parts.append(f"memory {units.format_bytes(host.memory_bytes)} of {of}")

@@ -125,8 +125,8 @@ def _hosts(hosts: Sequence[LiveHost], base: Mapping[str, str]) -> Iterator[str]:
 
 def _family(metric: LiveMetric, samples: Sequence[tuple[dict[str, str], float | None]]) -> Iterator[str]:
     """Without the samples that are not known."""
-    known: list[Sample] = [(labels, float(value)) for labels, value in samples if value is not None]
-    yield from family(metric.name, "counter" if metric.is_counter else "gauge", "", metric.help, known)
+    measured: list[Sample] = [(labels, float(value)) for labels, value in samples if value is not None]
+    yield from family(metric.name, "counter" if metric.is_counter else "gauge", "", metric.help, measured)
 
 
 def _seconds(ns: int | None) -> float | None:

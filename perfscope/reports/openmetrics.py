@@ -53,9 +53,9 @@ def _of_ranks(analysis: RunAnalysis, labels: dict[str, str]) -> Iterator[str]:
         if rank.step_ns is not None:
             steps.append((of_rank, rank.step_ns.median * _NS))
         if rank.breakdown_ns is not None:
-            known = {part: getattr(rank.breakdown_ns, part) * _NS for part in Breakdown.PARTS}
+            times = {part: getattr(rank.breakdown_ns, part) * _NS for part in Breakdown.PARTS}
             parts += _known(
-                {part: value for part, value in known.items() if part not in rank.unknown}, of_rank, "part"
+                {part: value for part, value in times.items() if part not in rank.unknown}, of_rank, "part"
             )
         held = {"process": rank.peak_rss_bytes, "device": rank.peak_device_bytes}
         memory += _known(held, of_rank, "memory")

@@ -56,13 +56,13 @@ def _write(trace: Any, parts: Sequence[TimelinePart], title: str) -> int:
             ranks[part.rank] = define.location_group(f"rank {part.rank}", system_tree_parent=node)
         labels = {(lane.device, lane.lane): lane.label for lane in part.lanes}
         for key, rows in lanes_of(part.load()):
-            place = (part.rank, *key)
-            if place not in writers:
+            lane_key = (part.rank, *key)
+            if lane_key not in writers:
                 label = labels.get(key) or lane_text(*key)
-                writers[place] = trace.event_writer(label, group=ranks[part.rank])
+                writers[lane_key] = trace.event_writer(label, group=ranks[part.rank])
             events = list(nested_events(rows, frames))
             regions += [define.region(name) for name in list(frames)[len(regions) :]]
             for kind, frame, at in events:
-                (writers[place].enter if kind == "O" else writers[place].leave)(at, regions[frame])
+                (writers[lane_key].enter if kind == "O" else writers[lane_key].leave)(at, regions[frame])
             spans += len(rows)
     return spans

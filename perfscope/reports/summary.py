@@ -72,10 +72,10 @@ def _step(report: Report, width: int, style: Style) -> Iterator[str]:
         parts = [f"Step   {step.value}", f"({step.note})" if step.note else "", *beside]
         yield style.bold(head("  ".join(filter(None, parts)), width))
     yield from _bar(report, width, style)
-    known = [figures[name] for name in _SHOWN if name in figures and figures[name].value != units.MISSING]
-    shown = [_short(figure) for figure in known]
-    if shown:
-        yield from (style.quiet(line) for line in _at_most(2, wrapped("; ".join(shown), width)))
+    available = [figures[name] for name in _SHOWN if name in figures and figures[name].value != units.MISSING]
+    texts = [_short(figure) for figure in available]
+    if texts:
+        yield from (style.quiet(line) for line in _at_most(2, wrapped("; ".join(texts), width)))
     yield ""
 
 

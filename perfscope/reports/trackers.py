@@ -91,8 +91,8 @@ def _mlflow(library: Any, run: TrackedRun, target: str) -> str:
     # MLflow 3 writes into a folder only if asked to; its other stores need a database library or a server.
     os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
     client = library.tracking.MlflowClient(tracking_uri=uri)
-    found = client.get_experiment_by_name(_EXPERIMENT)
-    experiment = found.experiment_id if found else client.create_experiment(_EXPERIMENT)
+    existing = client.get_experiment_by_name(_EXPERIMENT)
+    experiment = existing.experiment_id if existing else client.create_experiment(_EXPERIMENT)
     run_id = client.create_run(experiment, run_name=run.name).info.run_id
     for key, text in run.texts.items():
         client.set_tag(run_id, f"perfscope.{key}", text)

@@ -53,10 +53,10 @@ def read(lines: Sequence[bytes], num_values: int) -> Readings | None:
     if table is None or len(table) != len(lines):
         return None
     columns = [_column(table[name]) for name in names[3:]]
-    found = tuple(column for column in columns if column is not None)
-    if len(found) < len(columns) or any(table[name].null_count for name in names[:3]):
+    parsed = tuple(column for column in columns if column is not None)
+    if len(parsed) < len(columns) or any(table[name].null_count for name in names[:3]):
         return None
-    return Readings(table["1"].to_numpy().copy(), table["2"].to_numpy().copy(), found)
+    return Readings(table["1"].to_numpy().copy(), table["2"].to_numpy().copy(), parsed)
 
 
 def number_table(

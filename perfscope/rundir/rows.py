@@ -87,7 +87,7 @@ def read_step_lines(data: bytes) -> StepLines:
 def _irregular(lines: list[bytes]) -> StepLines:
     """Line by line: a line may be torn, and several processes may have written them."""
     names = [_column_names(line) if line.startswith(b"{") else None for line in lines]
-    columns = next((found for found in names if found is not None), None)
+    columns = next((header for header in names if header is not None), None)
     if columns is None:
         return StepLines(columns={}, num_bad=len(lines), num_processes=0)
     data_lines = [line for line in lines if not line.startswith(b"{")]

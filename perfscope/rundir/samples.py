@@ -243,9 +243,9 @@ class _Reader:
     def _take_readings(self, by_series: Mapping[bytes, list[bytes]]) -> None:
         for number, lines in by_series.items():
             series = self._rows.get(int(number), []) if number.isdigit() else []
-            found = number_lists.read(lines, len(series)) if series else None
-            if found is not None and self._are_times(found.begin, found.end):
-                self._grow(series, found.begin, found.end, found.columns, [])
+            readings = number_lists.read(lines, len(series)) if series else None
+            if readings is not None and self._are_times(readings.begin, readings.end):
+                self._grow(series, readings.begin, readings.end, readings.columns, [])
             else:
                 self._take_one_by_one(lines)
 
@@ -317,13 +317,13 @@ class _Reader:
     ) -> None:
         """`odd`: rows with qualities of their own. Series share arrays where these are the same."""
         segment = np.full(len(begin), self._segment, np.int32)
-        usual = {one.usual: np.full(len(begin), one.usual, np.uint8) for one in series}
+        usual = {entry.usual: np.full(len(begin), entry.usual, np.uint8) for entry in series}
         for index, (growing, column) in enumerate(zip(series, columns, strict=True)):
             quality = usual[growing.usual]
-            own = [(row, words[str(index)]) for row, words in odd if str(index) in words]
-            if own:
+            odd_rows = [(row, qualities[str(index)]) for row, qualities in odd if str(index) in qualities]
+            if odd_rows:
                 quality = quality.copy()
-                quality[[row for row, _ in own]] = [QUALITIES.index(word) for _, word in own]
+                quality[[row for row, _ in odd_rows]] = [QUALITIES.index(word) for _, word in odd_rows]
             piece = _Piece(begin, end, quality, segment)
             if column.is_read is not None:
                 at = column.is_read

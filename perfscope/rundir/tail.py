@@ -47,18 +47,18 @@ class Tail:
         if not self.head:
             return []
         data = os.pread(descriptor, state.st_size - self._offset, self._offset)
-        whole = data[: data.rfind(b"\n") + 1]
-        self._offset += len(whole)
-        return [*first, *whole.splitlines()]
+        complete = data[: data.rfind(b"\n") + 1]
+        self._offset += len(complete)
+        return [*first, *complete.splitlines()]
 
     def _first(self, descriptor: int, size: int) -> list[bytes]:
         """Lines of the begin of a long file; reading goes on near its end."""
         begin = os.pread(descriptor, FIRST_LOOK_BYTES, 0)
-        whole = begin[: begin.rfind(b"\n") + 1]
-        if not whole:
+        complete = begin[: begin.rfind(b"\n") + 1]
+        if not complete:
             return []
-        self.head, *lines = whole.splitlines()
-        self._offset = len(whole)
+        self.head, *lines = complete.splitlines()
+        self._offset = len(complete)
         if size - self._offset > FIRST_LOOK_BYTES:
             start = size - FIRST_LOOK_BYTES
             self._offset = start + os.pread(descriptor, FIRST_LOOK_BYTES, start).find(b"\n") + 1

@@ -102,9 +102,14 @@ def dask_steps(allocation: Allocation, run: Path, num_workers: int | None = None
         with steps.watched():
             file = folder / "scheduler.json"
             options = ("--scheduler-file", str(file), "--no-dashboard")
-            one = ("--nodes=1", "--ntasks=1")
+            single_task = ("--nodes=1", "--ntasks=1")
             steps.start(
-                folder / "scheduler.log", one, "scheduler", *options, "--port=0", f"--idle-timeout={_IDLE}"
+                folder / "scheduler.log",
+                single_task,
+                "scheduler",
+                *options,
+                "--port=0",
+                f"--idle-timeout={_IDLE}",
             )
             _await(file)
             # A worker that is killed is started again by its nanny, and ends no other.
@@ -192,8 +197,8 @@ class _Steps:
         for process, log in self.running:
             if process.poll() is not None:
                 signal.setitimer(signal.ITIMER_REAL, 0)
-                said = plain(log.read_text(errors="replace")).rpartition("; ")[2]
-                raise SlurmError(f"a step of job {self.job} ended before the report was done: {said}")
+                error = plain(log.read_text(errors="replace")).rpartition("; ")[2]
+                raise SlurmError(f"a step of job {self.job} ended before the report was done: {error}")
 
     def _end(self) -> None:
         for process, _ in reversed(self.running):

@@ -51,7 +51,7 @@ class RefusedFit:
 
     Attributes:
         needed: different numbers of ranks that the law takes, or how many times the largest it reaches.
-        found: different numbers of ranks that there are, or the largest.
+        available: different numbers of ranks that there are, or the largest.
         num_ranks: that was asked for.
         level: of a constant, samples/s.
         constant_error, error: mean relative errors of the constant and of the law.
@@ -59,7 +59,7 @@ class RefusedFit:
 
     kind: FitRefusal
     needed: int = 0
-    found: int = 0
+    available: int = 0
     num_ranks: float = 0.0
     level: float = 0.0
     constant_error: float = 0.0

@@ -3,9 +3,10 @@
 The table says what a cause makes appear; the figures of both must allow it. A cause is no smaller than half
 of what it explains. A rank that takes longer than its peers is explained by a shortage of CPUs as far as it
 waits for one for longer than they do, beyond what its own work explains, in the same traced steps; where that
-was not read, not if the excess lies in one place, and only on a host that a disturbance hit. Communication
-is explained by ranks that come late as far as it is waiting. What a training thread does besides training
-explains as much as it takes of the traced steps that the finding is drawn from, on the same rank.
+was not read, not if the excess is in one layer or in no operator, and only on a host that a disturbance hit.
+Communication is explained by ranks that come late as far as it is waiting. What a training thread does
+besides training explains as much as it takes of the traced steps that the finding is drawn from, on the same
+rank.
 """
 
 from __future__ import annotations

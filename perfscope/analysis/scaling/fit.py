@@ -74,7 +74,7 @@ class Fit:
         largest = max(self.measured_ranks)
         if num_ranks > EXTRAPOLATION_LIMIT * largest and not beyond:
             return RefusedFit(
-                FitRefusal.TOO_FAR, needed=EXTRAPOLATION_LIMIT, found=largest, num_ranks=num_ranks
+                FitRefusal.TOO_FAR, needed=EXTRAPOLATION_LIMIT, available=largest, num_ranks=num_ranks
             )
         return None
 

@@ -70,7 +70,7 @@ def _fit(law: _Law, points: Iterable[ScalePoint]) -> Fit:
     clean = clean_points(points)
     measured = tuple(point.num_ranks for point in clean)
     if len(clean) < law.num_points:
-        few = RefusedFit(FitRefusal.TOO_FEW_SIZES, needed=law.num_points, found=len(clean))
+        few = RefusedFit(FitRefusal.TOO_FEW_SIZES, needed=law.num_points, available=len(clean))
         return refused_fit(law.name, Fitted.THROUGHPUT, measured, few)
     num = np.asarray(measured, dtype=np.float64)
     typical = np.asarray([point.throughput for point in clean])

@@ -89,7 +89,7 @@ def fit_pmnf(values: Mapping[int, Sequence[float]], *, what: Fitted = Fitted.STE
     notes = [FitRemark(FitNote.LEFT_OUT, lost)] if lost else []
     measured = tuple(usable)
     if len(measured) < NUM_POINTS:
-        few = RefusedFit(FitRefusal.TOO_FEW_SIZES, needed=NUM_POINTS, found=len(measured))
+        few = RefusedFit(FitRefusal.TOO_FEW_SIZES, needed=NUM_POINTS, available=len(measured))
         return refused_fit("pmnf", what, measured, few)
     num = np.asarray(measured, dtype=np.float64)
     typical = np.asarray([np.median(each) for each in usable.values()])

@@ -24,7 +24,7 @@ class RecordingOptions:
         ceilings: `auto`, `off` or `fresh`.
         dry_run: print the plan, and make nothing.
         as_json: figures, or the plan, as JSON.
-        rest: all other options, by click's names: `settings` of the training and `recording`.
+        click_options: all other options, by click's names: `settings` of the training and `recording`.
     """
 
     output: Path | None
@@ -34,17 +34,17 @@ class RecordingOptions:
     ceilings: str
     dry_run: bool
     as_json: bool
-    rest: Mapping[str, Any] = field(repr=False)
+    click_options: Mapping[str, Any] = field(repr=False)
 
     @property
     def settings(self) -> dict[str, Any]:
         """What is trained: names of sweep.settings.SETTINGS; None = not set."""
-        return {name: value for name, value in self.rest.items() if name in SETTINGS}
+        return {name: value for name, value in self.click_options.items() if name in SETTINGS}
 
     @property
     def recording(self) -> dict[str, Any]:
         """How it is recorded: arguments of run_options.probe_options."""
-        return {name: value for name, value in self.rest.items() if name not in SETTINGS}
+        return {name: value for name, value in self.click_options.items() if name not in SETTINGS}
 
 
 class RecordedRequest:

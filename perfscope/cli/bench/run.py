@@ -110,14 +110,14 @@ def command(
         ceilings=ceilings,
         dry_run=dry_run,
         as_json=as_json,
-        rest=settings,
+        click_options=settings,
     )
     if not dry_run and seeds is None:
         _require_room(output, force)
     if framework is None:
         named, code = _named_scheme(scheme, python, env), 0
-        for one in _with_seeds(asked, seeds):
-            code = code or _run_scheme(named, one, modifiers, cluster)
+        for seeded in _with_seeds(asked, seeds):
+            code = code or _run_scheme(named, seeded, modifiers, cluster)
     else:
         refuse_scheme(scheme, modifiers, cluster, seeds)
         code = _run_framework(framework, asked, python, env)
@@ -146,7 +146,7 @@ def _with_seeds(asked: RecordingOptions, seeds: int | None) -> list[RecordingOpt
         output = asked.output / f"seed-{seed}"
         if not asked.dry_run:
             _require_room(output, asked.force)
-        runs.append(replace(asked, output=output, rest={**asked.rest, "seed": seed}))
+        runs.append(replace(asked, output=output, click_options={**asked.click_options, "seed": seed}))
     return runs
 
 

@@ -56,18 +56,18 @@ def plan_text(record: Mapping[str, Any], command: Sequence[str], notes: Sequence
 def _update(record: Mapping[str, Any]) -> str:
     """`sgd at 0.03 (rule: none), momentum 0.9, cosine after 10 steps of warm-up`."""
     rate = record["learning_rate"]
-    words = [f"{record['optimizer']} at {rate['value']:g} (rule: {rate['rule']})"]
+    parts = [f"{record['optimizer']} at {rate['value']:g} (rule: {rate['rule']})"]
     if record["optimizer"] not in ("adamw", "lamb"):
-        words.append(f"momentum {record['momentum']:g}")
+        parts.append(f"momentum {record['momentum']:g}")
     if record["schedule"] != "constant":
-        words.append(f"schedule {record['schedule']}")
+        parts.append(f"schedule {record['schedule']}")
     if record["warmup"]:
-        words.append(f"warm-up {counted(record['warmup'], 'step')}")
+        parts.append(f"warm-up {counted(record['warmup'], 'step')}")
     if record["weight_decay"]:
-        words.append(f"weight decay {record['weight_decay']:g}")
+        parts.append(f"weight decay {record['weight_decay']:g}")
     if record["clip_norm"] is not None:
-        words.append(f"gradient norm at most {record['clip_norm']:g}")
-    return ", ".join(words)
+        parts.append(f"gradient norm at most {record['clip_norm']:g}")
+    return ", ".join(parts)
 
 
 def verdict_text(record: Mapping[str, Any], figures: Mapping[str, Any]) -> str:
@@ -103,9 +103,9 @@ def learning_lines(learning: Mapping[str, Any] | None) -> list[str]:
     lines = []
     if points := learning["points"]:
         last, best = points[-1], learning["best_accuracy"]
-        known = "" if best is None else f" (the data allows {best:.1%})"
+        bound = "" if best is None else f" (the data allows {best:.1%})"
         lines.append(
-            f"Held-out accuracy {last['accuracy']:.1%}{known}, loss {number(last['loss'])}, "
+            f"Held-out accuracy {last['accuracy']:.1%}{bound}, loss {number(last['loss'])}, "
             f"on {learning['num_held_out']:,} samples behind step {last['step']}"
         )
     if (reached := learning["to_target"]) is not None:

@@ -180,7 +180,7 @@ def command(context: click.Context, /, **options: Any) -> None:
         except BrokenPipeError:  # the one who reads the table has read enough
             discard_stdout()
             code = 0
-    elif asked.words:
+    elif asked.argv:
         code = measure(asked)
     elif asked.runs:
         code = judge_runs(asked)

@@ -34,9 +34,9 @@ class MeasurementInterrupted(PerfscopeError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SideCommand:
-    """What runs on one side: words, where, and with which variables."""
+    """What runs on one side: the command line, where, and with which variables."""
 
-    words: tuple[str, ...]
+    argv: tuple[str, ...]
     cwd: Path
     environment: Mapping[str, str]
 
@@ -61,7 +61,7 @@ class Trainer:
     timeout_s: float | None
     signals: Signals
     pin_heap: bool = False
-    places: dict[str, Path] = field(default_factory=dict)  # name of a run -> its directory
+    run_dirs: dict[str, Path] = field(default_factory=dict)  # name of a run -> its directory
 
     def __call__(self, side: str, pair: int, attempt: int) -> RunFigures:
         """See gate.pairs.RunSide. Raises MeasurementInterrupted."""
@@ -72,7 +72,7 @@ class Trainer:
         code, late = self._train(side, pair, run_dir, log)
         if self.signals.received:
             raise MeasurementInterrupted(self.signals.received, self.folder)
-        self.places[name] = run_dir
+        self.run_dirs[name] = run_dir
         if late:
             return _failed(name, f"took longer than {self.timeout_s:g} s and was ended (--timeout)")
         if code:
@@ -90,7 +90,7 @@ class Trainer:
             environment |= STILL_HEAP
         with log.open("wb") as output:
             process = subprocess.Popen(
-                [*argv, "--", *side_of_run.words],
+                [*argv, "--", *side_of_run.argv],
                 cwd=side_of_run.cwd,
                 env=environment,
                 stdin=subprocess.DEVNULL,
@@ -157,7 +157,7 @@ def side_command(
 ) -> SideCommand:
     """A command in this directory and environment, unless stated otherwise."""
     return SideCommand(
-        words=tuple(argv),
+        argv=tuple(argv),
         cwd=cwd if cwd is not None else Path.cwd(),
         environment=os.environ if environment is None else environment,
     )

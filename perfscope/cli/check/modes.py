@@ -114,7 +114,7 @@ class _Held:
 def measure(asked: CheckOptions) -> int:
     """Trains, judges and prints; the exit code."""
     began = time.monotonic()
-    name = asked.settings.name or benchmark_name(asked.words)
+    name = asked.settings.name or benchmark_name(asked.argv)
     store = None if asked.baseline is None else open_store(asked.baseline)
     if store is not None and not has_baseline(store, name):
         return finish(no_baseline(name, store, ()), asked, None)
@@ -125,7 +125,7 @@ def measure(asked: CheckOptions) -> int:
     if against is not None and len(against.runs) < asked.settings.fewest:
         return finish(held.judged(Conducted()), asked, None)
     with ExitStack() as stack:
-        sides = {HEAD: side_command(asked.words)}
+        sides = {HEAD: side_command(asked.argv)}
         if held.is_two_sided:
             base = stack.enter_context(_base(asked))
             if base.refused:
@@ -192,7 +192,7 @@ def judge_runs(asked: CheckOptions) -> int:
         against = _read(asked.against, BASE, head)
         lost += against.lost
         base, runs = Side(label=BASE, runs=against.runs), head.runs
-        if not _made_together(head.places, against.places):
+        if not _made_together(head.paths, against.paths):
             base, runs = replace(base, runs=without_pairs(base.runs)), without_pairs(runs)
     else:
         raise UsageError("no runs to compare with: give --against RUN... or --baseline FILE")
@@ -215,7 +215,7 @@ def _judged_again(asked: CheckOptions) -> CheckOptions:
 def _read(paths: Sequence[Path], side: str, other: ReadRuns | None = None) -> ReadRuns:
     """See read_runs. Raises UsageError, also where only checks without runs of that side are named."""
     runs_read = read_runs(paths, side, other)
-    if not runs_read.places:
+    if not runs_read.paths:
         named = str(paths[0]) if paths else "that check"
         raise UsageError(f"{named} holds no runs of the {side}; name run directories")
     return runs_read
@@ -228,7 +228,7 @@ def calibrate(asked: CheckOptions) -> int:
 
     if asked.runs:
         runs = list(read_runs(asked.runs, HEAD).runs)
-    elif asked.words:
+    elif asked.argv:
         runs = _same_again(asked)
     else:
         raise UsageError("--calibrate needs a command behind `--`, or runs of one and the same command")
@@ -252,9 +252,9 @@ def benchmark_name(argv: Sequence[str]) -> str:
 
 def _same_again(asked: CheckOptions) -> list[RunFigures]:
     """Runs of one command: CALIBRATION_PAIRS pairs, unless --pairs says how many."""
-    name = asked.settings.name or benchmark_name(asked.words)
+    name = asked.settings.name or benchmark_name(asked.argv)
     folder = _make_folder(asked.output, f"{name}-calibration")
-    side = side_command(asked.words)
+    side = side_command(asked.argv)
     num = asked.settings.pairs if asked.pairs_given else max(asked.settings.pairs, CALIBRATION_PAIRS)
     settings = replace(asked.settings, pairs=num, most_pairs=num, early_stop=False)
     with held_signals() as signals:
@@ -287,8 +287,8 @@ def _base(asked: CheckOptions) -> Iterator[_Base]:
 
     with checked_out(asked.base_ref, Path.cwd(), environment=os.environ, link=asked.links) as tree:
         say(f"base: {tree.commit[:12]} {tree.subject}")
-        imports = own_imports(tree, asked.words, os.environ)
-        missing = tree.missing(asked.words)
+        imports = own_imports(tree, asked.argv, os.environ)
+        missing = tree.missing(asked.argv)
         lacks = f"Git does not keep {', '.join(missing)}: give --link {missing[0]}." if missing else ""
         refused = ""
         if tree.identical:
@@ -300,7 +300,7 @@ def _base(asked: CheckOptions) -> Iterator[_Base]:
             for note in notes:
                 say(f"note: {note}")
         yield _Base(
-            command=side_command(tree.command(asked.words), cwd=tree.folder, environment=imports.environment),
+            command=side_command(tree.command(asked.argv), cwd=tree.folder, environment=imports.environment),
             refused=refused,
             notes=notes,
         )

@@ -80,7 +80,7 @@ def _spread(args: list[str]) -> list[str]:
 class CheckOptions:
     """The options of one call."""
 
-    words: tuple[str, ...]
+    argv: tuple[str, ...]
     runs: tuple[Path, ...]
     base_words: tuple[str, ...]
     base_ref: str | None
@@ -130,7 +130,7 @@ class CheckOptions:
         )
         asked = cls(
             **{name: options[name] for name in _AS_GIVEN},
-            words=argv,
+            argv=argv,
             base_words=_split(options["base_cmd"]),
             baseline=options["baseline"],
             baseline_given=options["baseline"] is not None,
@@ -144,12 +144,12 @@ class CheckOptions:
         asked._check_outputs()
         if asked.needs_default_baseline:
             asked = replace(asked, baseline=settings.baseline)
-        if asked.words and not asked.has_base and not asked.calibrate:
+        if asked.argv and not asked.has_base and not asked.calibrate:
             raise UsageError(
                 "no base to compare with: give --base-ref, --base-cmd, --baseline or --against "
                 "(or --calibrate to measure the noise)"
             )
-        if asked.words and not asked.calibrate:
+        if asked.argv and not asked.calibrate:
             _check_pairs(settings)
         return asked
 
@@ -173,7 +173,7 @@ class CheckOptions:
             raise UsageError(f"{' and '.join(given)} both name a base; give one")
         if self.calibrate and given:
             raise UsageError(f"--calibrate compares the command with itself; leave out {given[0]}")
-        if self.words and self.runs:
+        if self.argv and self.runs:
             raise UsageError(
                 f"both a command and runs ({self.runs[0]} ...); what is to be judged goes in one of them"
             )
@@ -181,7 +181,7 @@ class CheckOptions:
             raise UsageError(f"{given[0]} needs a command behind `--`, not runs")
         if self.links and self.base_ref is None:
             raise UsageError("--link only means something with --base-ref")
-        if self.settings.pin_heap and self.words and platform.libc_ver()[0] != "glibc":
+        if self.settings.pin_heap and self.argv and platform.libc_ver()[0] != "glibc":
             raise UsageError("--pin-heap is for glibc's malloc, which this Python does not use; leave it out")
 
     def _refuse_idle(self, given: Collection[str]) -> None:

@@ -24,13 +24,13 @@ class ReadRuns:
 
     Attributes:
         name: of the first run, as it was recorded.
-        places: where all of them are, those that cannot be read as well; links are followed.
+        paths: where all of them are, those that cannot be read as well; links are followed.
     """
 
     runs: tuple[RunFigures, ...]
     lost: tuple[ExcludedRun, ...]
     name: str
-    places: tuple[Path, ...]
+    paths: tuple[Path, ...]
 
 
 def read_runs(paths: Sequence[Path], side: str, other: ReadRuns | None = None) -> ReadRuns:
@@ -51,7 +51,7 @@ def read_runs(paths: Sequence[Path], side: str, other: ReadRuns | None = None) -
     for number, run_dir in enumerate(resolved):
         if run_dir in resolved[:number]:
             raise UsageError(f"{run_dirs[number]} is named twice; name each run once")
-        if other is not None and run_dir in other.places:
+        if other is not None and run_dir in other.paths:
             raise UsageError(f"{run_dirs[number]} is on both sides; compare different runs")
     runs: list[RunFigures] = []
     lost: list[ExcludedRun] = []
@@ -79,7 +79,7 @@ def read_runs(paths: Sequence[Path], side: str, other: ReadRuns | None = None) -
                 click.echo("\r\x1b[K", nl=False, err=True)
         runs.append(replace(run, side=side))
     _refuse_copies(runs, () if other is None else other.runs)
-    return ReadRuns(runs=tuple(runs), lost=tuple(lost), name=name, places=resolved)
+    return ReadRuns(runs=tuple(runs), lost=tuple(lost), name=name, paths=resolved)
 
 
 def _refuse_copies(runs: Sequence[RunFigures], other_runs: Sequence[RunFigures]) -> None:

@@ -72,10 +72,12 @@ def _allocate(nodes: int, options: dict[str, Any]) -> None:
     from perfscope.slurm.script import options_of
 
     job = replace(resources_request("report", log="", **options), nodes=nodes)
-    words = [f"--{name}" if value is None else f"--{name}={value}" for name, value in options_of(job)]
+    salloc_options = [
+        f"--{name}" if value is None else f"--{name}={value}" for name, value in options_of(job)
+    ]
     again = [sys.executable, "-m", "perfscope", *sys.argv[1:]]
     try:
-        os.execvp("salloc", ["salloc", "--quiet", "--kill-command=TERM", *words, *again])
+        os.execvp("salloc", ["salloc", "--quiet", "--kill-command=TERM", *salloc_options, *again])
     except OSError:
         raise SlurmError(
             "salloc is not on PATH: go to a login node of the cluster, or load Slurm's module"

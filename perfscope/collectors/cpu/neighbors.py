@@ -176,7 +176,7 @@ class Neighbors(BaseCollector):
         for ancestor in self._ancestors(table, by_pid).intersection(strangers):
             del strangers[ancestor]
             old = before.get(ancestor)
-            mine += max(table[ancestor].own - old.own, 0) if old else 0
+            mine += max(table[ancestor].cpu_ticks - old.cpu_ticks, 0) if old else 0
         foreign_ticks = busy - self._busy - mine - kernel
         if unclaimed(before, table, self._ours):  # what ours used last is not known: what is seen counts
             foreign_ticks = min(foreign_ticks, sum(strangers.values()))

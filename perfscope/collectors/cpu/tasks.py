@@ -210,7 +210,7 @@ class _MainThread:
 def _activity(wchan: bytes) -> HostActivity:
     name = wchan.decode(errors="replace")
     return next(
-        (activity for words, activity in WAIT_CHANNELS if re.search(words, name)), HostActivity.BLOCKED
+        (activity for pattern, activity in WAIT_CHANNELS if re.search(pattern, name)), HostActivity.BLOCKED
     )
 
 

@@ -49,7 +49,7 @@ class _Burst:
     pid: int  # of the rank
     child: int  # of py-spy
     output: int
-    words: int  # what it says: stdout and stderr
+    messages: int  # what it says: stdout and stderr
     began_ns: int
 
 
@@ -208,7 +208,7 @@ class StackBursts(BaseCollector):
         before = self._bursts
         for burst in ended:
             self._running.remove(burst)
-            data, stderr_text = _drain(burst.output), _drain(burst.words).decode("utf-8", "replace")
+            data, stderr_text = _drain(burst.output), _drain(burst.messages).decode("utf-8", "replace")
             try:
                 added = self._merge.add(f"rank pid {burst.pid}", json.loads(data), burst.pid)
             except (NotSpeedscope, ValueError, RecursionError):

@@ -72,7 +72,7 @@ def standing(pid: int, limit_s: float) -> Standing | None:
 def standing_of(frames: list[_Frame]) -> Standing:
     """From the frames of a thread, the innermost first."""
     at = next((n for n, frame in enumerate(frames) if not _is_library(frame.filename)), len(frames))
-    own = frames[at] if at < len(frames) else _Frame()
+    program_frame = frames[at] if at < len(frames) else _Frame()
     calls = [
         name
         for frame in frames[:at]
@@ -81,9 +81,9 @@ def standing_of(frames: list[_Frame]) -> Standing:
     ]
     return Standing(
         call=calls[-1] if calls else "",  # what the program called, not what that calls
-        file=PurePath(own.filename).name,
-        line=own.line,
-        function=own.name,
+        file=PurePath(program_frame.filename).name,
+        line=program_frame.line,
+        function=program_frame.name,
         work=next(
             (work for frame in frames[:at] for part, work in _WORK.items() if part in frame.filename), ""
         ),

@@ -30,7 +30,7 @@ class CollectiveEvidence:
         cost_ns: what the changes of calls, bytes and transfers cost, unless computation hides it;
             `deviation_ns` its standard deviation.
         waiting: nothing moves more, transfers are as they were: where communication takes longer, it waits.
-        known: both sides have traces, with or without collectives.
+        is_known: both sides have traces, with or without collectives.
     """
 
     moves: tuple[Moved, ...] = ()
@@ -38,7 +38,7 @@ class CollectiveEvidence:
     cost_ns: float = 0.0
     deviation_ns: float = 0.0
     waiting: bool = False
-    known: bool = False
+    is_known: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +66,7 @@ def collective_evidence(sides: Sides, slowdown: float) -> CollectiveEvidence:
     kinds = [evidence for name in names if (evidence := _kind(traced, name, slowdown)) is not None]
     is_traced = min(len(traced.base), len(traced.head)) > 0
     if not kinds:
-        return CollectiveEvidence(known=is_traced)
+        return CollectiveEvidence(is_known=is_traced)
     costs = [_cost(kind) for kind in kinds]
     moved = [kind for kind in kinds if kind.changed or kind.duration.is_certain]
     moved.sort(key=lambda kind: (not kind.changed, -abs(_size(kind))))
@@ -77,7 +77,7 @@ def collective_evidence(sides: Sides, slowdown: float) -> CollectiveEvidence:
         cost_ns=math.fsum(cost for cost, _ in costs),
         deviation_ns=math.sqrt(math.fsum(deviation**2 for _, deviation in costs)),
         waiting=not changed and all(kind.transfer is not None and kind.transfer.low <= 0 for kind in kinds),
-        known=is_traced,
+        is_known=is_traced,
     )
 
 

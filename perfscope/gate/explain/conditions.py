@@ -61,7 +61,7 @@ class Around:
 class _Quantity:
     what: str  # of words.QUANTITIES
     figure: Figure
-    shown: Callable[[float], str]
+    format: Callable[[float], str]
     cost: Callable[[Shift], float]  # share of the step; positive = slower
     least: float
 
@@ -106,49 +106,49 @@ def _quantities(sides: Sides) -> Iterable[_Quantity]:
     yield _Quantity(
         what="clock",
         figure=lambda run: run.surroundings.cpu_hz,
-        shown=_hertz,
+        format=_hertz,
         cost=clock,
         least=CLOCK,
     )
     yield _Quantity(
         what="gpu clock",
         figure=lambda run: run.surroundings.gpu_hz,
-        shown=_hertz,
+        format=_hertz,
         cost=clock,
         least=CLOCK,
     )
     yield _Quantity(
         what="throttling",
         figure=lambda run: run.surroundings.throttled_ratio,
-        shown=format_ratio,
+        format=format_ratio,
         cost=lost,
         least=SHARE,
     )
     yield _Quantity(
         what="steal",
         figure=lambda run: run.surroundings.steal_ratio,
-        shown=format_ratio,
+        format=format_ratio,
         cost=lost,
         least=SHARE,
     )
     yield _Quantity(
         what="neighbours",
         figure=lambda run: run.surroundings.neighbour_cpus,
-        shown=lambda value: f"{value:.2f}",
+        format=lambda value: f"{value:.2f}",
         cost=lambda shift: shift.change / cpus,
         least=CPUS,
     )
     yield _Quantity(
         what="pressure",
         figure=lambda run: run.surroundings.pressure_ratio,
-        shown=format_ratio,
+        format=format_ratio,
         cost=lambda shift: shift.change,
         least=5 * SHARE,
     )
     yield _Quantity(
         what=FAULTS,
         figure=lambda run: run.surroundings.fault_ratio,
-        shown=format_ratio,
+        format=format_ratio,
         cost=lost,
         least=SHARE,
     )
@@ -166,7 +166,7 @@ def _pressed_by_others(sides: Sides) -> bool:
 
 
 def _measured(quantity: _Quantity, shift: Shift, weighty: bool) -> Difference:
-    base, head = quantity.shown(shift.base), quantity.shown(shift.head)
+    base, head = quantity.format(shift.base), quantity.format(shift.head)
     return _difference(quantity.what, words.QUANTITIES[quantity.what], (base, head), weighty)
 
 

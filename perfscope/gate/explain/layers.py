@@ -35,14 +35,14 @@ class LayerEvidence:
         moves: layers that moved by themselves, most time first.
         excess_ns: their sum; `deviation_ns` its standard deviation.
         pace: how much slower all layers ran alike, head against base, as a share; None = too few layers.
-        known: both sides have layer times.
+        is_known: both sides have layer times.
     """
 
     moves: tuple[Moved, ...] = ()
     excess_ns: float = 0.0
     deviation_ns: float = 0.0
     pace: Shift | None = None
-    known: bool = False
+    is_known: bool = False
 
 
 def layer_evidence(sides: Sides, step_ns: float, slowdown: float) -> LayerEvidence:
@@ -87,7 +87,7 @@ def layer_evidence(sides: Sides, step_ns: float, slowdown: float) -> LayerEviden
         excess_ns=excess,
         deviation_ns=math.sqrt(variance),
         pace=_shift(pace / middle, num_base, used.paired) if len(names) >= FEWEST_LAYERS else None,
-        known=True,
+        is_known=True,
     )
 
 

@@ -69,11 +69,11 @@ def part_moves(
         Seen(part=part, value_ns=shift.change, deviation_ns=math.hypot(shift.deviation, _FLOOR * step.base))
         for part, shift in shifts.items()
     ]
-    if layers.known:
+    if layers.is_known:
         excess = layers.excess_ns
         doubt = math.hypot(layers.deviation_ns, SIZE * excess, UNIFORM * shifts["compute"].base)
         seen.append(Seen(part="compute", value_ns=excess, deviation_ns=doubt))
-    if collectives.known:
+    if collectives.is_known:
         slack = SLACK * step.base
         doubt = math.hypot(collectives.deviation_ns, slack)
         seen.append(Seen(part="exposed_comm", value_ns=collectives.cost_ns, deviation_ns=doubt))

@@ -110,7 +110,7 @@ def _details(story: Story) -> str:
 def _layer_words(story: Story) -> str:
     along = [moved for moved in story.layers.moves if moved.change_ns * story.direction > 0]
     part = story.part("compute")
-    if not story.layers.known or part is None:
+    if not story.layers.is_known or part is None:
         return ""
     if not along:
         return words.IN_NO_LAYER

@@ -122,14 +122,14 @@ def _flight(
         ordered = [call for call, _ in with_ends]
         # Sends and receives have numbers of their own, and PyTorch's status has that of the last of either.
         stated = {} if name in pending else status.get(name, {})
-        known = [seq for seq in (_number(stated.get("last_enqueued_collective")),) if seq is not None]
-        known += [ordered[-1].seq] if ordered else []
+        seqs = [seq for seq in (_number(stated.get("last_enqueued_collective")),) if seq is not None]
+        seqs += [ordered[-1].seq] if ordered else []
         groups.append(
             FlightGroup(
                 name=name,
                 title=titles.get(name, ""),
                 ranks=members.get(name),
-                enqueued=max(known, default=None),
+                enqueued=max(seqs, default=None),
                 started=_number(stated.get("last_started_collective")),
                 completed=_completed(stated, with_ends),
                 calls=tuple(ordered[-LAST_CALLS:]),
@@ -230,8 +230,8 @@ def _frames(frames: object) -> tuple[str, ...]:
     for frame in _list(frames, _MOST_FRAMES):
         if isinstance(frame, dict):
             line = _number(frame.get("line"))
-            place = f"{_text(frame.get('filename'))}:{'?' if line is None else line}"
-            lines.append(f"{place} {_text(frame.get('name'))}")
+            location = f"{_text(frame.get('filename'))}:{'?' if line is None else line}"
+            lines.append(f"{location} {_text(frame.get('name'))}")
     return tuple(lines)
 
 

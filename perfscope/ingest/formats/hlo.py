@@ -60,13 +60,13 @@ class Instruction(Struct, frozen=True):
     """One instruction.
 
     Attributes:
-        place: layer and phase. Of a fusion that of its heaviest product or convolution, else its own. XLA's
+        scope: layer and phase. Of a fusion that of its heaviest product or convolution, else its own. XLA's
             own instructions (copied layouts, split convolutions) have no name: they get what they feed.
-        named: JAX named it, or what it is made of; else `place` was inferred, or nothing is known.
+        named: JAX named it, or what it is made of; else `scope` was inferred, or nothing is known.
         operand_bytes: of all its operands.
         groups: of a collective, positions in the device assignment; () = all devices.
         flops: multiplications and additions of its products and convolutions; None: it has none.
-        whole: it reads all of its operands and writes all of its result, as far as is known: these are
+        is_complete: it reads all of its operands and writes all of its result, as far as is known: these are
             then the bytes that must cross the memory. A slice reads a part, an update in place writes one.
     """
 
@@ -74,11 +74,11 @@ class Instruction(Struct, frozen=True):
     opcode: str
     shape: ArrayShape
     operand_bytes: int
-    place: OperatorName = NOWHERE
+    scope: OperatorName = NOWHERE
     is_named: bool = False
     groups: tuple[Group, ...] = ()
     flops: int | None = None
-    whole: bool = False
+    is_complete: bool = False
 
 
 class Module(Struct):
@@ -269,10 +269,10 @@ def _infer(group: list[_Draft]) -> None:
 
 
 def _agree(draft: _Draft, related: Iterable[_Draft]) -> None:
-    if draft.place is NOWHERE:
-        locations = {other.place for other in related if other.place.layer is not None}
+    if draft.scope is NOWHERE:
+        locations = {other.scope for other in related if other.scope.layer is not None}
         if len({location[:2] for location in locations}) == 1:
-            draft.place = next(iter(locations))
+            draft.scope = next(iter(locations))
 
 
 class _Draft:
@@ -287,28 +287,28 @@ class _Draft:
         self.id = _number(message, 35)
         self.operands = _numbers(message, 36)
         self.called = _numbers(message, 38)
-        self.place = NOWHERE
+        self.scope = NOWHERE
         self.is_named = False
         self.flops: int | None = None
-        self.whole = False
+        self.is_complete = False
 
     def settle(self, drafts: dict[int, list[_Draft]], shapes: dict[int, ArrayShape]) -> None:
         """Work and place, from its own name and, of a fusion, from what it is made of."""
         inside = self._inside(drafts, 0) if self.opcode in ("fusion", "call") else []
-        self.whole = not any(draft.opcode in _PARTIAL for draft in (self, *inside))
+        self.is_complete = not any(draft.opcode in _PARTIAL for draft in (self, *inside))
         work = [(draft._own_flops(shapes), draft.op_name) for draft in (self, *inside)]
         counted = [(amount, name) for amount, name in work if amount]
         self.flops = sum(amount for amount, _ in counted) if counted else None
         heaviest = max(counted, key=lambda item: item[0], default=(0, ""))[1]
         name = heaviest or self.op_name
         if name:
-            self.place, self.is_named = place_of(name), True
+            self.scope, self.is_named = place_of(name), True
             return
         locations = {
             place_of(draft.op_name)[:2]: place_of(draft.op_name) for draft in inside if draft.op_name
         }
         if len(locations) == 1:
-            self.place, self.is_named = next(iter(locations.values())), True
+            self.scope, self.is_named = next(iter(locations.values())), True
 
     def finished(self, shapes: dict[int, ArrayShape]) -> Instruction:
         return Instruction(
@@ -316,11 +316,11 @@ class _Draft:
             opcode=self.opcode,
             shape=self.shape,
             operand_bytes=sum(shapes[operand].num_bytes for operand in self.operands if operand in shapes),
-            place=self.place,
+            scope=self.scope,
             is_named=self.is_named,
             groups=self._groups(),
             flops=self.flops,
-            whole=self.whole,
+            is_complete=self.is_complete,
         )
 
     def _inside(self, drafts: dict[int, list[_Draft]], depth: int) -> list[_Draft]:

@@ -151,14 +151,14 @@ class _Reader:
         if collective is not None:
             self._trace.add(lane, start, dur, "comm", event.name, collective=collective)
             return
-        scope = instruction.place if instruction is not None else NOWHERE
+        scope = instruction.scope if instruction is not None else NOWHERE
         layer = self._layer(scope.layer)
         self._total_ns += dur
         if layer is not None and instruction is not None:
             self._named_ns += dur
             self._inferred_ns += 0 if instruction.is_named else dur
         flops = instruction.flops if instruction is not None else None
-        complete = instruction if instruction is not None and instruction.whole else None
+        complete = instruction if instruction is not None and instruction.is_complete else None
         self._trace.add(
             lane,
             start,

@@ -38,9 +38,13 @@ class Kineto(Format):
 
     def ranks(self, path: Path) -> list[TraceRank]:
         rank = _recorded_rank(path)
-        found = self.rank_by_name(path) if rank is None else TraceRank(rank=rank, source="distributedInfo")
+        trace_rank = (
+            self.rank_by_name(path) if rank is None else TraceRank(rank=rank, source="distributedInfo")
+        )
         handled = _OF_HANDLER.match(path.name)
-        return [found if handled is None else found._replace(writer=os.fspath(path.parent / handled[1]))]
+        return [
+            trace_rank if handled is None else trace_rank._replace(writer=os.fspath(path.parent / handled[1]))
+        ]
 
     def read(self, file: WindowFile) -> IngestSummary:
         from perfscope.ingest.formats.kineto_reader import EventReader

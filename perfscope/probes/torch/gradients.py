@@ -106,12 +106,12 @@ class GradientMarks:
         if not self._packed:
             return []
         self._packed = [entry for entry in self._packed if entry[0]() is not None]
-        places = []
+        packed = []
         for reference, held in self._packed:
             tensor = reference()
             start = tensor.data_ptr() if tensor is not None else 0
-            places += [((start + a, start + b), layer) for (a, b), layer in held if start]
-        return _overlaps(ranges, lambda begin, end: places)
+            packed += [((start + a, start + b), layer) for (a, b), layer in held if start]
+        return _overlaps(ranges, lambda begin, end: packed)
 
     def _known_in(self, ranges: Sequence[_Range]) -> List[Tuple[_Range, str]]:
         return _overlaps(ranges, self._known_between)
@@ -152,34 +152,36 @@ class GradientMarks:
         )
 
     def _look_up(self) -> None:
-        found: Dict[int, Tuple[str, Any]] = {}  # a shared parameter is of the layer that comes first
+        by_parameter: Dict[int, Tuple[str, Any]] = {}  # a shared parameter is of the layer that comes first
         for module in (part for root in self._roots for part in parts(root)):
             layer = self._marks.name_of(unwrap(module))
             for parameter in field(module, "_parameters").values():
                 if layer is not None and parameter is not None:
-                    found.setdefault(id(parameter), (layer, weakref.ref(parameter)))
-        known = [(layer, reference, _memory(reference())) for layer, reference in found.values()]
+                    by_parameter.setdefault(id(parameter), (layer, weakref.ref(parameter)))
+        parameters = [(layer, reference, _memory(reference())) for layer, reference in by_parameter.values()]
         ranges = [
-            (place, layer, reference)
-            for layer, reference, memory in known
-            for place in memory
-            if place != _NO_MEMORY
+            (memory_range, layer, reference)
+            for layer, reference, memory in parameters
+            for memory_range in memory
+            if memory_range != _NO_MEMORY
         ]
         ranges.sort(key=lambda entry: entry[0])
         self._starts = [start for (start, _), *_ in ranges]
         self._ranges = [(stop, layer, reference) for (_, stop), layer, reference in ranges]
-        self._sample = [(reference, memory) for _, reference, memory in known[:: len(known) // _SAMPLE + 1]]
+        self._sample = [
+            (reference, memory) for _, reference, memory in parameters[:: len(parameters) // _SAMPLE + 1]
+        ]
 
 
 def _is_in_use(dist: Any) -> bool:
     return dist is not None and dist.is_available() and dist.is_initialized()
 
 
-def _overlaps(ranges: Sequence[_Range], known: Callable[[int, int], Any]) -> List[Tuple[_Range, str]]:
-    """What of ranges that follow each other is known, by its offset; the pieces of `known` are addresses."""
+def _overlaps(ranges: Sequence[_Range], layers_in: Callable[[int, int], Any]) -> List[Tuple[_Range, str]]:
+    """The layers of ranges that follow each other, by offset; `layers_in` gives them by address."""
     parts, offset = [], 0
     for begin, end in ranges:
-        for (start, stop), layer in known(begin, end):
+        for (start, stop), layer in layers_in(begin, end):
             if start < end and stop > begin:
                 parts.append(((offset + max(start, begin) - begin, offset + min(stop, end) - begin), layer))
         offset += end - begin

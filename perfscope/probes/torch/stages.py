@@ -86,12 +86,12 @@ class StageMarks:
 
     def _remember(self, stage: Any, ends: Tuple[int, int], args: tuple, messages: Sequence[Any]) -> None:
         dist = sys.modules["torch"].distributed
-        own = stage.stage_index
-        rank = stage.stage_index_to_group_rank.get(own + sum(ends))  # one of the two ends is 0
+        index = stage.stage_index
+        rank = stage.stage_index_to_group_rank.get(index + sum(ends))  # one of the two ends is 0
         if rank is None:
             return
         peer = dist.get_global_rank(stage.group or dist.group.WORLD, rank)
-        text = "%s%d %d %d" % (layout.MARK_BOUNDARY, own + ends[0], own + ends[1], args[0])
+        text = "%s%d %d %d" % (layout.MARK_BOUNDARY, index + ends[0], index + ends[1], args[0])
         for message in messages:
             if message.peer == peer:  # not to a stage further away
                 self._messages[id(message.tensor)] = (weakref.ref(message.tensor), text)
@@ -107,6 +107,6 @@ class StageMarks:
 
 def _text(work: Callable[[tuple, dict], str], args: tuple, kwargs: dict) -> str:
     """Of a call: the stage, then the method's own arguments."""
-    stage, rest = args[0], args[1:]
-    microbatch = rest[0] if rest else next(kwargs[name] for name in _MICROBATCH if name in kwargs)
-    return f"{layout.MARK_STAGE}{stage.stage_index}{work(rest, kwargs)}{microbatch}"
+    stage, arguments = args[0], args[1:]
+    microbatch = arguments[0] if arguments else next(kwargs[name] for name in _MICROBATCH if name in kwargs)
+    return f"{layout.MARK_STAGE}{stage.stage_index}{work(arguments, kwargs)}{microbatch}"

@@ -58,7 +58,11 @@ def _parameters_of(torch: Any, args: tuple, kwargs: dict) -> Optional[Tuple[Any,
     if kwargs.get("create_graph", args[4] if len(args) > 4 else False):
         return None
     parameters = tuple(inputs) if isinstance(inputs, (list, tuple)) else (inputs,)
-    return parameters if parameters and all(type(one) is torch.nn.Parameter for one in parameters) else None
+    return (
+        parameters
+        if parameters and all(type(parameter) is torch.nn.Parameter for parameter in parameters)
+        else None
+    )
 
 
 def _loaded(probe: Any, began: int, thread: int, loader: int) -> None:

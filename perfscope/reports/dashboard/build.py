@@ -154,15 +154,15 @@ def _hosts(hosts: Sequence[str]) -> str:
 
 def _facets(runs: Sequence[SiteRun]) -> tuple[Facet, ...]:
     """What the page's lists of choices go by."""
-    found = (
+    facets = (
         Facet(title="Name", values=tuple((visible(run.name, 80),) for run in runs)),
-        Facet(title="Label", values=tuple(tuple(visible(one, 80) for one in run.labels) for run in runs)),
+        Facet(title="Label", values=tuple(tuple(visible(label, 80) for label in run.labels) for run in runs)),
         Facet(title="Commit", values=tuple((visible(run.commit[:7], 24),) for run in runs)),
         Facet(title="Machine", values=tuple((visible(run.machine, 80),) for run in runs)),
         Facet(title="Host", values=tuple(tuple(visible(host, 80) for host in run.hosts) for run in runs)),
         Facet(title="State", values=tuple((run.state,) for run in runs)),
     )
-    return tuple(facet for facet in found if any(any(values) for values in facet.values))
+    return tuple(facet for facet in facets if any(any(values) for values in facet.values))
 
 
 def _studies_section(index: SiteIndex) -> Section | None:

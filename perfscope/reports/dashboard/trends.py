@@ -23,13 +23,13 @@ def trends_section(all_series: Sequence[RunSeries], most_charts: int) -> Section
     if not all_series:
         return None
     drawn = [series for series in all_series if len(series.sessions) > 1][:most_charts]
-    places = {id(series): f"trend-{number}" for number, series in enumerate(drawn, 1)}
-    blocks: list[Block] = [_table(all_series, places)]
+    anchors = {id(series): f"trend-{number}" for number, series in enumerate(drawn, 1)}
+    blocks: list[Block] = [_table(all_series, anchors)]
     for series in drawn:
-        blocks += _charts(series, places[id(series)])
+        blocks += _charts(series, anchors[id(series)])
     if left := sum(len(series.sessions) > 1 for series in all_series) - len(drawn):
-        others = counted(left, "other series", "other series")
-        blocks.append(Note(text=f"Charts of {others} are not drawn; `--charts` sets how many are."))
+        not_drawn = counted(left, "other series", "other series")
+        blocks.append(Note(text=f"Charts of {not_drawn} are not drawn; `--charts` sets how many are."))
     return Section(
         id="trends",
         title="Trends",
@@ -71,7 +71,7 @@ def _label(session: RunSession) -> str:
     return visible(f"{what} ({date})" if date else what, 80)
 
 
-def _table(all_series: Sequence[RunSeries], places: dict[int, str]) -> Table:
+def _table(all_series: Sequence[RunSeries], anchors: dict[int, str]) -> Table:
     rows = []
     for series in all_series:
         changes = series.of_steps.changes
@@ -103,27 +103,27 @@ def _table(all_series: Sequence[RunSeries], places: dict[int, str]) -> Table:
             Column(key="change", title="Last change", primary=True),
         ),
         rows=tuple(rows),
-        links=tuple(f"#{places[id(series)]}-step" if id(series) in places else "" for series in all_series),
+        links=tuple(f"#{anchors[id(series)]}-step" if id(series) in anchors else "" for series in all_series),
         cards=True,
     )
 
 
-def _unchanged(found: Search) -> str:
-    if found.lacking:
-        return f"not searched: {found.num_points} of {FEWEST_POINTS} sessions"
+def _unchanged(search: Search) -> str:
+    if search.lacking:
+        return f"not searched: {search.num_points} of {FEWEST_POINTS} sessions"
     return "none found"
 
 
-def _charts(series: RunSeries, place: str) -> list[HistoryChart]:
+def _charts(series: RunSeries, anchor: str) -> list[HistoryChart]:
     title = visible(trend_title(series), 120)
-    steps = _chart(series, f"{place}-step", title, is_step=True)
+    steps = _chart(series, f"{anchor}-step", title, is_step=True)
     if not any(math.isfinite(session.samples_per_s) for session in series.sessions):
         return [steps]
-    return [steps, _chart(series, f"{place}-rate", f"Samples/s: {title}", is_step=False)]
+    return [steps, _chart(series, f"{anchor}-rate", f"Samples/s: {title}", is_step=False)]
 
 
 def _chart(series: RunSeries, identity: str, title: str, *, is_step: bool) -> HistoryChart:
-    found = series.of_steps if is_step else series.of_rates
+    search = series.of_steps if is_step else series.of_rates
     first = max(len(series.sessions) - MOST_SESSIONS, 0)
     unit = Unit.TIME if is_step else Unit.SAMPLES
     points = tuple(
@@ -137,7 +137,7 @@ def _chart(series: RunSeries, identity: str, title: str, *, is_step: bool) -> Hi
         y_title="median step" if is_step else "samples/s",
         unit=unit,
         points=points,
-        levels=tuple(_levels(found, first)),
+        levels=tuple(_levels(search, first)),
         breaks=tuple(
             Break(
                 number=change.index + 1,
@@ -146,21 +146,21 @@ def _chart(series: RunSeries, identity: str, title: str, *, is_step: bool) -> Hi
                 is_worse=(change.after > change.before) is is_step,
                 rises=change.after > change.before,
             )
-            for change in found.changes
+            for change in search.changes
             if change.index > first
         ),
-        caption=_caption(series, found, unit) if is_step else "",
+        caption=_caption(series, search, unit) if is_step else "",
         small=not is_step,
     )
 
 
-def _caption(series: RunSeries, found: Search, unit: Unit) -> str:
+def _caption(series: RunSeries, search: Search, unit: Unit) -> str:
     sentences = ["The axis does not begin at 0."]
-    if found.lacking:
+    if search.lacking:
         sentences.append(
-            f"A change needs {FEWEST_POINTS} sessions to be detected, these are {found.num_points}."
+            f"A change needs {FEWEST_POINTS} sessions to be detected, these are {search.num_points}."
         )
-    for change in found.changes:
+    for change in search.changes:
         old, new = (format_value(unit, value) for value in (change.before, change.after))
         sentences.append(f"From {_label(series.sessions[change.index])} on: {old} became {new}.")
     hidden = len(series.sessions) - MOST_SESSIONS
@@ -169,11 +169,11 @@ def _caption(series: RunSeries, found: Search, unit: Unit) -> str:
     return " ".join(sentences)
 
 
-def _levels(found: Search, first: int) -> list[Level]:
-    if not found.changes:
+def _levels(search: Search, first: int) -> list[Level]:
+    if not search.changes:
         return []
-    spans = [(change.first, change.index, change.before) for change in found.changes]
-    spans.append((found.changes[-1].index, found.changes[-1].end, found.changes[-1].after))
+    spans = [(change.first, change.index, change.before) for change in search.changes]
+    spans.append((search.changes[-1].index, search.changes[-1].end, search.changes[-1].after))
     return [
         Level(first=max(start + 1, first + 1), last=end, value=value)
         for start, end, value in spans
@@ -183,7 +183,7 @@ def _levels(found: Search, first: int) -> list[Level]:
 
 def _point(session: RunSession, number: int, *, is_step: bool) -> RunPoint:
     run = session.runs[0]
-    values = [one.step_ns if is_step else one.samples_per_s for one in session.runs]
+    values = [member.step_ns if is_step else member.samples_per_s for member in session.runs]
     single = [SingleRun(value=value) for value in values if value is not None]
     return RunPoint(
         number=number,

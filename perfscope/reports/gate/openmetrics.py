@@ -138,8 +138,8 @@ def _gauge(name: str, unit: str, help_: str, samples: Sequence[Sample]) -> Itera
 def _family(
     name: str, type_: str, unit: str, help_: str, samples: Sequence[Sample], suffix: str = ""
 ) -> Iterator[str]:
-    shown = wording.shown(help_, wording.SENTENCE)
-    yield from family(f"{PREFIX}_{name}", type_, unit, shown, samples, suffix)
+    help_text = wording.shown(help_, wording.SENTENCE)
+    yield from family(f"{PREFIX}_{name}", type_, unit, help_text, samples, suffix)
 
 
 def _name(metric: GateMetric) -> str:

@@ -70,7 +70,7 @@ def _lead(analysis: RunAnalysis, communication: Communication) -> str:
     ]
     of_axes = f": {joined(parts)}" if len(communication.by_axis) > 1 else ""
     exposed = units.format_ns(communication.exposed_ns)
-    return f"{exposed} of the {scope_of(analysis).whole}{share} is exposed communication{of_axes}."
+    return f"{exposed} of the {scope_of(analysis).full}{share} is exposed communication{of_axes}."
 
 
 def _chart(communication: Communication) -> StackedBars:
@@ -152,11 +152,11 @@ def _axis_table(analysis: RunAnalysis, communication: Communication) -> Table:
 def _layer_table(communication: Communication) -> Table:
     """Exposed time by layer and axis; what belongs to no layer comes last, with its reason."""
     axes = [entry for entry in communication.by_axis if entry.exposed_ns]
-    shown = len(axes) if len(axes) <= MOST_PRIMARY else MOST_PRIMARY - 1
+    num_primary = len(axes) if len(axes) <= MOST_PRIMARY else MOST_PRIMARY - 1
     columns = (
         Column(key="layer", title="Layer", unit=Unit.CODE, primary=True),
         *(
-            Column(key=f"axis{index}", title=axis_name(entry), unit=Unit.TIME, primary=index < shown)
+            Column(key=f"axis{index}", title=axis_name(entry), unit=Unit.TIME, primary=index < num_primary)
             for index, entry in enumerate(axes)
         ),
         *((Column(key="all", title="All axes", unit=Unit.TIME, primary=True),) if len(axes) > 1 else ()),

@@ -85,14 +85,14 @@ def device_section(analysis: RunAnalysis) -> Section | None:
 def _idle_table(analysis: RunAnalysis) -> tuple[Table, ...]:
     """Idle time of all devices by what the host was in; () where there is none."""
     sums: dict[tuple[HostActivity, str | None], list[int]] = {}
-    places: dict[tuple[HostActivity, str | None], DeviceIdle] = {}
+    longest: dict[tuple[HostActivity, str | None], DeviceIdle] = {}
     for entry in (entry for rank in analysis.ranks for entry in rank.device_idle or ()):
         key = entry.kind, entry.name
         total = sums.setdefault(key, [0, 0, 0])
         total[0] += entry.ns
         total[1] += entry.calls
         total[2] += entry.queue_empty_ns
-        places[key] = max(places.get(key, entry), entry, key=lambda entry: entry.ns)
+        longest[key] = max(longest.get(key, entry), entry, key=lambda entry: entry.ns)
     idle = sum(ns for ns, *_ in sums.values())
     if not idle:
         return ()
@@ -110,10 +110,10 @@ def _idle_table(analysis: RunAnalysis) -> tuple[Table, ...]:
     rows: list[tuple[Value, ...]] = []
     for key in sorted(sums, key=lambda key: (-sums[key][0], key[0], key[1] or "")):
         ns, calls, empty = sums[key]
-        at = places[key]
+        at = longest[key]
         names = (visible(text) if text is not None else None for text in (at.operator, at.range, at.layer))
-        others = "" if key[0] is HostActivity.UNTRACED else "(others)"
-        name = visible(key[1]) if key[1] is not None else others
+        unnamed = "" if key[0] is HostActivity.UNTRACED else "(others)"
+        name = visible(key[1]) if key[1] is not None else unnamed
         rows.append((TITLES[key[0]], name, ns, ns / idle, empty, calls or None, *names))
     return (
         Table(

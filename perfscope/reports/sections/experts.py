@@ -23,9 +23,9 @@ def _lead(experts: Experts) -> str:
         return "Not all ranks of the experts' process groups were traced: only the tokens of those that were."
     worst = max(experts.layers, key=lambda layer: layer.imbalance)
     wait = sum(layer.wait_ns for layer in experts.layers)
-    place = f"In layer {visible(worst.layer)}, the" if worst.layer else "The"
+    ranks = f"In layer {visible(worst.layer)}, the" if worst.layer else "The"
     return (
-        f"{place} most loaded rank has {worst.imbalance:.2f} times the tokens "
+        f"{ranks} most loaded rank has {worst.imbalance:.2f} times the tokens "
         f"of the mean rank. Ranks wait {units.format_ns(wait)} per step on average until the experts of the "
         f"last rank are done; with equal loads the step would be {units.format_ns(experts.saved_ns)} shorter."
     )

@@ -71,11 +71,11 @@ def _card(finding: Finding, short: str, *, is_verdict: bool) -> FindingCard:
 def _links(finding: Finding) -> Iterator[PageLink]:
     """The spans of a finding, and the rows of its layer and of its axis."""
     find = finding.layer or finding.collective
-    place = {"find": visible(find)} if find is not None else {}
+    query = {"find": visible(find)} if find is not None else {}
     if finding.rank is not None:
-        place["rank"] = str(finding.rank)
-    if place:
-        yield PageLink("Show in the timeline", f"timeline&{urlencode(place)}")
+        query["rank"] = str(finding.rank)
+    if query:
+        yield PageLink("Show in the timeline", f"timeline&{urlencode(query)}")
     if finding.layer is not None:
         yield PageLink("Show the layer", f"layers&{urlencode({'filter': visible(finding.layer)})}")
     if finding.axis is not None:

@@ -73,10 +73,10 @@ def _notes(kernels: Kernels) -> list[str]:
 
 
 def _times(kernels: Kernels, *, calls: str = "Calls") -> tuple[Column, ...]:
-    whole = "device time" if kernels.of_device else "time"
+    total = "device time" if kernels.of_device else "time"
     return (
         Column(key="time", title="Time", unit=Unit.TIME, bar="compute", primary=True),
-        Column(key="share", title=f"Of {whole}", unit=Unit.RATIO, primary=True),
+        Column(key="share", title=f"Of {total}", unit=Unit.RATIO, primary=True),
         Column(key="calls", title=calls, unit=Unit.COUNT, primary=True),
         Column(key="mean", title="Mean", unit=Unit.TIME, hint="of one call"),
     )
@@ -198,8 +198,8 @@ def _shown(name: str) -> str:
 
 def _others(kernels: Kernels) -> tuple[Table, ...]:
     """What the type "Other" consists of."""
-    others = [row for row in kernels.by_name if row.type is KernelType.OTHER]
-    if not others:
+    other_kernels = [row for row in kernels.by_name if row.type is KernelType.OTHER]
+    if not other_kernels:
         return ()
     columns = (Column(key="name", title="Name", unit=Unit.CODE, primary=True), *_times(kernels))
     rows: list[tuple[Value, ...]] = [
@@ -207,16 +207,16 @@ def _others(kernels: Kernels) -> tuple[Table, ...]:
             _shown(row.name or ""),
             *_cells(row),
         )
-        for row in others[:MOST_OTHERS]
+        for row in other_kernels[:MOST_OTHERS]
     ]
-    more = len(others) - MOST_OTHERS
+    more = len(other_kernels) - MOST_OTHERS
     return (
         Table(
             id="kernels-other",
             title="Of type “Other”",
             columns=columns,
             rows=tuple(rows),
-            caption=f"The {MOST_OTHERS} longest of {len(others)}." if more > 0 else "",
+            caption=f"The {MOST_OTHERS} longest of {len(other_kernels)}." if more > 0 else "",
         ),
     )
 

@@ -156,7 +156,7 @@ def _table(analysis: RunAnalysis, by_time: list[LayerResult], *, primary_type: b
             unit=Unit.RATIO,
             primary=True,
             hint=f"forward + backward{' + exposed communication' if tied else ''}, "
-            f"as a share of the {scope.whole}",
+            f"as a share of the {scope.full}",
         ),
         Column(key="flops", title="FLOPs", unit=Unit.FLOPS, modeled=True),
         Column(key="bytes", title="Bytes", unit=Unit.BYTES, modeled=True),

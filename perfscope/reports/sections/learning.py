@@ -87,16 +87,16 @@ def _charts(learning: LearningResult) -> Iterator[CurveChart]:
         ("accuracy", "Held-out accuracy", Unit.RATIO, learning.best_accuracy, _accuracy),
         ("loss", "Held-out loss", Unit.LOSS, learning.best_loss, _loss),
     ):
-        for axis, words, x_unit, place in _AXES:
-            known = [
+        for axis, x_title, x_unit, x_of in _AXES:
+            points = [
                 (float(x), float(y))
                 for point in learning.points
-                if (x := place(point)) is not None and (y := read(point)) is not None
+                if (x := x_of(point)) is not None and (y := read(point)) is not None
             ]
-            if len(known) < 2 or known[-1][0] <= known[0][0]:
+            if len(points) < 2 or points[-1][0] <= points[0][0]:
                 continue
-            across = (known[0][0], known[-1][0])
-            curves = [Curve(label=title, x=tuple(x for x, _ in known), y=tuple(y for _, y in known))]
+            across = (points[0][0], points[-1][0])
+            curves = [Curve(label=title, x=tuple(x for x, _ in points), y=tuple(y for _, y in points))]
             if best is not None:
                 curves.append(
                     Curve(label="best that the data allows", x=across, y=(best, best), kind="level")
@@ -104,7 +104,7 @@ def _charts(learning: LearningResult) -> Iterator[CurveChart]:
             yield CurveChart(
                 id=f"learning-{figure}-{axis}",
                 title=f"{title} against {axis}",
-                x_title=words,
+                x_title=x_title,
                 y_title=title.lower(),
                 curves=tuple(curves),
                 x_unit=x_unit,

@@ -50,8 +50,8 @@ def progress_lines(groups: Sequence[GroupProgress]) -> list[str]:
 
 def _at(row: RankProgress) -> str:
     _, _, _, _, _, call, shapes, frames = _row(row)
-    size, place = f" ({shapes})" if shapes else "", f" at {frames}" if frames else ""
-    return f"  rank {row.rank}: {call}{size}{place}" if call else ""
+    size, location = f" ({shapes})" if shapes else "", f" at {frames}" if frames else ""
+    return f"  rank {row.rank}: {call}{size}{location}" if call else ""
 
 
 def progress_section(analysis: RunAnalysis) -> Section | None:
@@ -66,18 +66,18 @@ def progress_section(analysis: RunAnalysis) -> Section | None:
 
 
 def _sentence(group: GroupProgress) -> str:
-    words = group_words(group.name, group.title)
+    group_text = group_words(group.name, group.title)
     collective = (group.seq, group.collectives)
     return visible(
-        progress_sentence(words, group.state, collective, group.waiting, group.not_entered), _LONGEST
+        progress_sentence(group_text, group.state, collective, group.waiting, group.not_entered), _LONGEST
     )
 
 
 def _table(number: int, group: GroupProgress) -> Table:
-    words = visible(group_words(group.name, group.title))
+    group_text = visible(group_words(group.name, group.title))
     return Table(
         id=f"progress-{number}",
-        title=f"Ranks of {words}",
+        title=f"Ranks of {group_text}",
         columns=(
             Column(key="rank", title="Rank", unit=Unit.COUNT, primary=True),
             Column(key="enqueued", title="Called", unit=Unit.COUNT, primary=True, hint="last collective"),

@@ -50,7 +50,7 @@ BREAKDOWN_PARTS = (
 class Scope(Struct, frozen=True, kw_only=True):
     """What a breakdown is a breakdown of, in words: a step, or a whole trace that has no step marks."""
 
-    whole: str  # "mean traced step"
+    full: str  # "mean traced step"
     short: str  # "step"
     section: str
     bars: str
@@ -58,21 +58,21 @@ class Scope(Struct, frozen=True, kw_only=True):
 
 
 STEP_SCOPE = Scope(
-    whole="mean traced step",
+    full="mean traced step",
     short="step",
     section="Where the step goes",
     bars="Mean traced step of each rank",
     table="Parts of the mean traced step, per rank",
 )
 USUAL_SCOPE = Scope(
-    whole="median step",
+    full="median step",
     short="step",
     section="Where the step goes",
     bars="Step of each rank: shares of its traced steps, on the median untraced step",
     table="Parts of the step, per rank, on the median untraced step",
 )
 FILE_SCOPE = Scope(
-    whole="traced time",
+    full="traced time",
     short="traced time",
     section="Where the time goes",
     bars="Traced time of each rank (the traces have no step marks)",
@@ -103,9 +103,9 @@ def _parts(analysis: RunAnalysis) -> tuple[ChartPart, ...]:
 
 def _idle_table(analysis: RunAnalysis) -> tuple[Table, ...]:
     """Idle time of the mean rank that computes on the CPU, by what its thread did; () where there is none."""
-    known = [rank.host_idle for rank in analysis.ranks if rank.host_idle]
+    recorded = [rank.host_idle for rank in analysis.ranks if rank.host_idle]
     sums: dict[HostActivity, int] = {}
-    for entry in (entry for entries in known for entry in entries):
+    for entry in (entry for entries in recorded for entry in entries):
         sums[entry.kind] = sums.get(entry.kind, 0) + entry.ns
     idle = sum(sums.values())
     if not set(sums) - {HostActivity.UNTRACED}:
@@ -120,7 +120,7 @@ def _idle_table(analysis: RunAnalysis) -> tuple[Table, ...]:
                 Column(key="time", title="Idle time", unit=Unit.TIME, bar="idle", primary=True),
                 Column(key="share", title="Of idle time", unit=Unit.RATIO, primary=True),
             ),
-            rows=tuple((TITLES[kind], sums[kind] / len(known), sums[kind] / idle) for kind in order),
+            rows=tuple((TITLES[kind], sums[kind] / len(recorded), sums[kind] / idle) for kind in order),
             terminal_rows=6,
             caption="Mean over ranks that compute on the CPU. Waiting for a CPU is known per step: it is "
             "shared between idle time and the rest in proportion.",
@@ -212,7 +212,7 @@ def overview_bar(analysis: RunAnalysis) -> StackedBars | None:
     over = f"over {len(breakdowns):,} ranks" if len(breakdowns) > 1 else f"of rank {analysis.ranks[0].rank}"
     return StackedBars(
         id="overview-chart",
-        title=f"{scope_of(analysis).whole.capitalize()} {over}: {units.format_ns(sum(values))}",
+        title=f"{scope_of(analysis).full.capitalize()} {over}: {units.format_ns(sum(values))}",
         parts=_parts(analysis),
         bars=(Bar(label="mean step", values=values),),
         labelled=False,
@@ -243,9 +243,9 @@ def _breakdown_lead(analyzed: list[tuple[RankResult, Breakdown]], scope: Scope) 
         return f"Mean of {units.format_count(steps)} traced {plural('step', steps)}."
     spread = (slow[1].step - fast[1].step) / fast[1].step if fast[1].step else 0.0
     if spread < 0.005:
-        return f"The {scope.whole} is the same on all {len(analyzed)} ranks within 0.5 %."
+        return f"The {scope.full} is the same on all {len(analyzed)} ranks within 0.5 %."
     return (
-        f"The {scope.whole} takes from {units.format_ns(fast[1].step)} on rank {fast[0].rank} "
+        f"The {scope.full} takes from {units.format_ns(fast[1].step)} on rank {fast[0].rank} "
         f"to {units.format_ns(slow[1].step)} on rank {slow[0].rank} ({units.format_ratio(spread)} apart)."
     )
 

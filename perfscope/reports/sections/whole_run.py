@@ -43,29 +43,30 @@ _COLORS = {
 
 def whole_run_section(analysis: RunAnalysis) -> Section | None:
     """None where there is no account; `missing` has the reason."""
-    whole = analysis.whole_run
-    if whole is None:
+    whole_run = analysis.whole_run
+    if whole_run is None:
         return None
-    blocks: list[Block] = [_bars(whole), _table(whole)]
-    notable = [entry for entry in whole.long_steps if entry.ratio >= LEAST]
+    blocks: list[Block] = [_bars(whole_run), _table(whole_run)]
+    notable = [entry for entry in whole_run.long_steps if entry.ratio >= LEAST]
     if notable:
         blocks.append(_long_steps(notable))
-    return Section(id="whole-run", title="Whole run", lead=_lead(analysis, whole), blocks=tuple(blocks))
+    return Section(id="whole-run", title="Whole run", lead=_lead(analysis, whole_run), blocks=tuple(blocks))
 
 
-def _lead(analysis: RunAnalysis, whole: WholeRun) -> str:
-    steps = whole.of(RunPart.STEPS)
+def _lead(analysis: RunAnalysis, whole_run: WholeRun) -> str:
+    steps = whole_run.of(RunPart.STEPS)
     text = (
-        f"The run took {units.format_ns(whole.wall_ns)}; {units.format_ratio(steps / whole.wall_ns, 0)} of "
-        f"it ({units.format_ns(steps)}) is ordinary training steps."
+        f"The run took {units.format_ns(whole_run.wall_ns)}; "
+        f"{units.format_ratio(steps / whole_run.wall_ns, 0)} of it ({units.format_ns(steps)}) is ordinary "
+        "training steps."
     )
-    if whole.samples_per_s is None or whole.training_samples_per_s is None:
+    if whole_run.samples_per_s is None or whole_run.training_samples_per_s is None:
         return text
     ordinary = analysis.throughput_samples_per_s
     beside = "" if ordinary is None else f", {_rate(ordinary)} in ordinary steps"
     return (
-        f"{text} Throughput is {_rate(whole.samples_per_s)} samples/s over the whole run, "
-        f"{_rate(whole.training_samples_per_s)} from the first step to the last{beside}."
+        f"{text} Throughput is {_rate(whole_run.samples_per_s)} samples/s over the whole run, "
+        f"{_rate(whole_run.training_samples_per_s)} from the first step to the last{beside}."
     )
 
 
@@ -73,15 +74,17 @@ def _rate(rate: float) -> str:
     return f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"
 
 
-def _bars(whole: WholeRun) -> StackedBars:
+def _bars(whole_run: WholeRun) -> StackedBars:
     parts = [
-        part for part in RunPart if any(entry.part is part for rank in whole.ranks for entry in rank.parts)
+        part
+        for part in RunPart
+        if any(entry.part is part for rank in whole_run.ranks for entry in rank.parts)
     ]
     bars = []
-    for rank in whole.ranks[:MOST_BARS]:
+    for rank in whole_run.ranks[:MOST_BARS]:
         times = {entry.part: entry.ns for entry in rank.parts}
         bars.append(Bar(label=f"rank {rank.rank}", values=tuple(float(times.get(part, 0)) for part in parts)))
-    hidden = len(whole.ranks) - len(bars)
+    hidden = len(whole_run.ranks) - len(bars)
     return StackedBars(
         id="whole-run-bars",
         title="Wall time of the run by rank",
@@ -91,7 +94,7 @@ def _bars(whole: WholeRun) -> StackedBars:
     )
 
 
-def _table(whole: WholeRun) -> Table:
+def _table(whole_run: WholeRun) -> Table:
     return Table(
         id="whole-run-parts",
         title="Wall time of the run, mean rank",
@@ -102,8 +105,8 @@ def _table(whole: WholeRun) -> Table:
             Column(key="what", title="What it is"),
         ),
         rows=tuple(
-            (TITLES[entry.part], entry.ns, entry.ns / whole.wall_ns, HINTS[entry.part])
-            for entry in whole.parts
+            (TITLES[entry.part], entry.ns, entry.ns / whole_run.wall_ns, HINTS[entry.part])
+            for entry in whole_run.parts
         ),
         terminal_rows=len(RunPart),
         caption="The parts add up to the run's wall time exactly.",

@@ -110,7 +110,7 @@ def _layer_table(schemes: SchemeStudy, suffix: str) -> Table | None:
 def _difference_table(schemes: SchemeStudy, word: str, suffix: str) -> Table | None:
     if not schemes.differences:
         return None
-    several = len({axis for one in schemes.differences for axis in one.by_axis}) > 1
+    several = len({axis for difference in schemes.differences for axis in difference.by_axis}) > 1
     return Table(
         id=f"study-differences-table{suffix}",
         title=f"What tells each {word}'s traced step from that of the fastest",
@@ -122,7 +122,7 @@ def _difference_table(schemes: SchemeStudy, word: str, suffix: str) -> Table | N
             Column(key="change", title="Difference", unit=Unit.TIME, signed=True, primary=True),
             Column(key="share", title="Of the step's", unit=Unit.RATIO, primary=True),
         ),
-        rows=tuple(row for one in schemes.differences for row in _changes(one, several)),
+        rows=tuple(row for difference in schemes.differences for row in _changes(difference, several)),
         caption=_caption(
             schemes,
             f"{visible(schemes.differences[0].before, 80)} is the fastest. The parts of each {word} add up "
@@ -132,19 +132,21 @@ def _difference_table(schemes: SchemeStudy, word: str, suffix: str) -> Table | N
     )
 
 
-def _changes(one: StepDifference, several: bool) -> list[tuple[Value, ...]]:
+def _changes(difference: StepDifference, several: bool) -> list[tuple[Value, ...]]:
     """The step, its largest changes, and the sum of all others."""
-    title = visible(one.after, 80)
-    rows: list[tuple[Value, ...]] = [(title, STEP, one.before_ns, one.after_ns, one.change_ns, None)]
-    for change in one.changes[:MOST_CHANGES]:
-        share = change.change_ns / one.change_ns if one.change_ns else None
+    title = visible(difference.after, 80)
+    rows: list[tuple[Value, ...]] = [
+        (title, STEP, difference.before_ns, difference.after_ns, difference.change_ns, None)
+    ]
+    for change in difference.changes[:MOST_CHANGES]:
+        share = change.change_ns / difference.change_ns if difference.change_ns else None
         what = visible(part_text(change, several), LONGEST)
         rows.append((title, what, change.before_ns, change.after_ns, change.change_ns, share))
-    if len(one.changes) > MOST_CHANGES:
-        shown = one.changes[:MOST_CHANGES]
-        before = one.before_ns - sum(change.before_ns for change in shown)
-        after = one.after_ns - sum(change.after_ns for change in shown)
-        share = (after - before) / one.change_ns if one.change_ns else None
+    if len(difference.changes) > MOST_CHANGES:
+        largest = difference.changes[:MOST_CHANGES]
+        before = difference.before_ns - sum(change.before_ns for change in largest)
+        after = difference.after_ns - sum(change.after_ns for change in largest)
+        share = (after - before) / difference.change_ns if difference.change_ns else None
         rows.append((title, OTHERS, before, after, after - before, share))
     return rows
 

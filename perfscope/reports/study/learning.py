@@ -44,11 +44,11 @@ def ranking_blocks(study: StudyAnalysis, schemes: SchemeStudy, suffix: str) -> I
 
 
 def _bars(ranking: LearningRanking, suffix: str) -> IntervalBars:
-    words = basis_words(ranking.basis, visible(ranking.target))
+    basis_text = basis_words(ranking.basis, visible(ranking.target))
     return IntervalBars(
         id=f"study-learning-bars{suffix}",
-        title=f"{words[:1].upper()}{words[1:]}, median over runs",
-        axis_title=words,
+        title=f"{basis_text[:1].upper()}{basis_text[1:]}, median over runs",
+        axis_title=basis_text,
         unit=_UNITS[ranking.basis],
         bars=tuple(
             IntervalBar(
@@ -95,24 +95,24 @@ def _table(ranking: LearningRanking, suffix: str) -> Table:
 
 def _curves(study: StudyAnalysis, schemes: SchemeStudy, suffix: str) -> Iterator[CurveChart]:
     """Held-out accuracy of the first run of each setting."""
-    for axis, words, unit, place in _AXES:
+    for axis, x_title, unit, x_of in _AXES:
         curves = []
         for row in schemes.rows:
             learning = study.run(row.runs[0]).learning
-            known = [
+            points = [
                 (float(x), point.accuracy)
                 for point in (learning.points if learning is not None else ())
-                if (x := place(point)) is not None and point.accuracy is not None
+                if (x := x_of(point)) is not None and point.accuracy is not None
             ]
-            if len(known) > 1:
-                x_values, y_values = zip(*known, strict=True)
+            if len(points) > 1:
+                x_values, y_values = zip(*points, strict=True)
                 curves.append(Curve(label=visible(row.title, 60), x=x_values, y=y_values))
         if not curves or max(curve.x[-1] for curve in curves) <= 0:
             continue
         yield CurveChart(
             id=f"study-accuracy-{axis}{suffix}",
             title=f"Held-out accuracy against {axis}",
-            x_title=words,
+            x_title=x_title,
             y_title="held-out accuracy",
             curves=tuple(curves[:MOST_CURVES]),
             x_unit=unit,

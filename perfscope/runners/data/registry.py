@@ -44,8 +44,8 @@ def data_id(config: BenchConfig) -> str | None:
     """Tells stored data apart without saying where they are; None: synthetic."""
     if config.data == SYNTHETIC:
         return None
-    place = str(Path(config.data).expanduser().resolve())
-    return hashlib.sha256(place.encode(errors="surrogateescape")).hexdigest()[:8]
+    path = str(Path(config.data).expanduser().resolve())
+    return hashlib.sha256(path.encode(errors="surrogateescape")).hexdigest()[:8]
 
 
 def label_noise(config: BenchConfig) -> float | None:

@@ -53,8 +53,8 @@ class Synthetic(Feed):
         if not noise:
             return labels
         anew = torch.rand(labels.shape, generator=draws) < noise
-        others = torch.randint(self._config.num_classes, labels.shape, generator=draws)
-        return torch.where(anew, others, labels)
+        random_labels = torch.randint(self._config.num_classes, labels.shape, generator=draws)
+        return torch.where(anew, random_labels, labels)
 
 
 class SyntheticTokens(Synthetic):

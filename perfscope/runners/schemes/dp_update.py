@@ -112,8 +112,8 @@ class DistributedUpdate(Replicas):
         self._slices = [_Slices(i, name, module, group) for i, (name, module) in enumerate(owners)]
         layers = [part.layer for part in self._slices]
         on_ready(layers, lambda layer: self._slices[layer.index].send_gradient())
-        own = [part.own for part in self._slices]
-        self._optimizer = make_optimizer(self, own, Layers([[param] for param in own], group))
+        own_slices = [part.own for part in self._slices]
+        self._optimizer = make_optimizer(self, own_slices, Layers([[param] for param in own_slices], group))
 
     def step(self, batch: Batch) -> torch.Tensor:
         """See Scheme."""

@@ -118,8 +118,8 @@ def config_of(
         values["num_hosts"] = cluster.hosts
     model = values.get("model", BenchConfig(scheme=name).model)
     if "learning_rate" not in values and default_learning_rate is not None:
-        own = LEARNING_RATES.get(values.get("optimizer", ""))
-        values["learning_rate"] = default_learning_rate(model) if own is None else own
+        learning_rate = LEARNING_RATES.get(values.get("optimizer", ""))
+        values["learning_rate"] = default_learning_rate(model) if learning_rate is None else learning_rate
     if "input_shape" not in values and default_input is not None and (shape := default_input(model)):
         values["input_shape"] = shape
     return BenchConfig(scheme=name, modifiers=every, **values)

@@ -193,7 +193,7 @@ def test_what_each_check_finds_is_what_the_rule_says_of_every_slow_down() -> Non
     for threshold in (0.03, 0.05, 0.075, 0.15):
         judge = gate_judge(SETTINGS, 8, 16)
         every = [judge(ratios * (1 + effect), threshold)[0].mean() for effect in EFFECTS]
-        assert trial(found, 8, threshold).found == pytest.approx(every, abs=1e-9)
+        assert trial(found, 8, threshold).power == pytest.approx(every, abs=1e-9)
 
 
 def test_how_far_a_check_in_doubt_goes_keeps_to_the_settings_and_to_the_runs() -> None:

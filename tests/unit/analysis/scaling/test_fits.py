@@ -207,7 +207,7 @@ def test_growth_in_noise_is_seen_and_its_interval_holds_the_next_point() -> None
 
 def test_pmnf_takes_five_points_and_says_what_it_left_out() -> None:
     few = fit_pmnf({1: [1.0], 2: [1.1], 4: [0.0], 8: [float("nan")], 16: [1.2]})
-    assert few.refused == RefusedFit(FitRefusal.TOO_FEW_SIZES, needed=5, found=3)
+    assert few.refused == RefusedFit(FitRefusal.TOO_FEW_SIZES, needed=5, available=3)
     fit = fit_pmnf({0: [1.0], 1: [0.0], **{num: [0.1 * num, float("inf")] for num in (2, 4, 8, 16, 32)}})
     assert fit.measured_ranks == (2, 4, 8, 16, 32)
     assert "7 figures" in note_text(fit.notes[0], fit.name)

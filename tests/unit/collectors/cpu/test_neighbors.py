@@ -382,7 +382,7 @@ def test_names_may_hold_anything(line: str, name: str) -> None:
     process = parse_stat(f"{line} {' '.join(map(str, range(5, 53)))}".encode())
     assert process is not None
     assert (process.pid, process.parent, process.name) == (7, 1, name)
-    assert process.own == 14 + 15 and process.reaped == 16 + 17 and process.start == 22
+    assert process.cpu_ticks == 14 + 15 and process.reaped == 16 + 17 and process.start == 22
 
 
 @pytest.mark.parametrize("text", [b"", b"7 (x) S", b"no process", b"x (y) S " + b"z " * 50])

@@ -50,7 +50,7 @@ for _ in range(12): subprocess.run([sys.executable, "-S", "-c", {code!r}])
 
 def own_ticks(pid: int) -> int:
     process = read_process(live_context(), pid)
-    return process.own if process else 0
+    return process.cpu_ticks if process else 0
 
 
 @pytest.fixture
