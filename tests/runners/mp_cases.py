@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 from typing import Any, NamedTuple
 
@@ -17,8 +18,10 @@ from perfscope.runners.model_parallel.halo import ExchangeHalo, gather_rows
 from perfscope.runners.model_parallel.rows import Halo, RowExtent, split_rows
 from perfscope.runners.models import registry as models
 from perfscope.runners.models.blocks import Branches, Residual
-from perfscope.runners.models.registry import ModelInfo
+from perfscope.runners.models.catalogue import MODELS, ModelInfo
+from perfscope.runners.models.registry import find_model
 from perfscope.runners.models.stack import Stack
+from perfscope.runners.models.transformer import GptSize, gpt
 from perfscope.runners.planning import plan
 from perfscope.runners.schemes.registry import find_scheme
 from perfscope.runners.train import train
@@ -84,13 +87,14 @@ def branchy(stack: Stack, num_classes: int, dropout: float) -> None:
     stack.linear("fc3", num_classes)
 
 
+TIED = GptSize(width=12, num_blocks=2, num_heads=2, tied=True)
+
+
 def add_branchy() -> None:
-    """Makes the test's own model known in this process, one of the ranks."""
-    if all(one.name != "branchy" for one in models.MODELS):
-        info = ModelInfo(
-            name="branchy", summary="", classic_input=(3, 16, 16), learning_rate=0.02, fill=branchy
-        )
-        models.MODELS = (*models.MODELS, info)
+    """Makes the tests' own models known in this process, one of the ranks."""
+    info = ModelInfo(name="branchy", summary="", classic_input=(3, 16, 16), learning_rate=0.02, fill=branchy)
+    tied = replace(find_model("gpt-nano"), name="tied", fill=gpt(TIED))
+    vars(models)["MODELS"] = (*MODELS, info, tied)
 
 
 def config_of(num_ranks: int, **settings: Any) -> BenchConfig:

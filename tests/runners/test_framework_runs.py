@@ -30,7 +30,8 @@ from perfscope.runners.frameworks.envs.pins import Pins
 from perfscope.runners.frameworks.envs.store import READY, read_environment
 from perfscope.runners.frameworks.registry import find_framework
 from perfscope.runners.frameworks.request import FrameworkRun
-from perfscope.runners.models.registry import MODELS, build_model
+from perfscope.runners.models.catalogue import MODELS
+from perfscope.runners.models.registry import build_model
 from tests.integration.run_support import PERFSCOPE, read_manifest, user_environment
 
 SMALL = ("--model", "lenet", "--batch", "8", "--threads", "1", "--ceilings", "off")

@@ -23,25 +23,38 @@ from tests.runners.training import train_here
 
 TOKENS: dict[str, Any] = {"model": "transformer", "input_shape": (12,), "learning_rate": 0.1, "steps": 3}
 TABLE: dict[str, Any] = {"model": "table_mlp", "input_shape": (24,), "steps": 3}
-ON_TWO = [
-    {"scheme": scheme, **TOKENS, **({"momentum": 0.0} if scheme.startswith("easgd") else {})}
-    for scheme in (
-        *("dp.packed", "dp.perlayer", "dp.fwd_overlap", "dp.dist_update", "dp.ddp", "dp.fsdp"),
-        *("pp.gpipe", "pp.1f1b", "pp.interleaved", "ps.sync", "easgd.sync_ar", "mp.fc_tp", "cp.gather"),
-    )
-] + [
-    {"scheme": scheme, **TABLE}
-    for scheme in (
-        "dp.ddp",
-        "dp.perlayer",
-        "pp.1f1b",
-        "mp.filter",
-        "mp.channel",
-        "mp.fc_tp",
-        "hy.owt",
-        "hy.auto",
-    )
-]
+ON_TWO = (
+    [
+        {"scheme": scheme, **TOKENS, **({"momentum": 0.0} if scheme.startswith("easgd") else {})}
+        for scheme in (
+            *("dp.packed", "dp.perlayer", "dp.fwd_overlap", "dp.dist_update", "dp.ddp", "dp.fsdp"),
+            *("pp.gpipe", "pp.1f1b", "pp.interleaved", "ps.sync", "easgd.sync_ar", "mp.fc_tp", "cp.gather"),
+        )
+    ]
+    + [
+        {"scheme": scheme, **TOKENS, "model": model}
+        for model, schemes in (
+            ("llama-nano", ("dp.perlayer", "dp.fsdp", "pp.1f1b", "mp.fc_tp", "cp.gather")),
+            ("moe-nano", ("dp.packed", "dp.fsdp", "pp.gpipe", "mp.fc_tp", "cp.gather")),
+            ("gpt-nano", ("dp.ddp", "cp.gather")),
+            ("tied", ("dp.packed", "dp.fwd_overlap", "dp.ddp", "dp.fsdp", "mp.fc_tp", "cp.gather")),
+        )
+        for scheme in schemes
+    ]
+    + [
+        {"scheme": scheme, **TABLE}
+        for scheme in (
+            "dp.ddp",
+            "dp.perlayer",
+            "pp.1f1b",
+            "mp.filter",
+            "mp.channel",
+            "mp.fc_tp",
+            "hy.owt",
+            "hy.auto",
+        )
+    ]
+)
 
 
 def test_tokens_are_windows_of_a_text_with_the_next_token_as_target() -> None:
@@ -162,6 +175,11 @@ REFUSED = [
     ),
     ({"scheme": "dp.ddp", "input_shape": (3, 8, 8)}, "takes tokens inputs: --input is a sequence length"),
     ({"scheme": "dp.ddp", "model": "mlp"}, "takes image inputs: --input is CHANNELSxHEIGHTxWIDTH"),
+    ({"scheme": "mp.fc_tp", "model": "gpt-nano"}, "attention.qkv has 3 heads, which 2 ranks cannot share"),
+    (
+        {"scheme": "pp.gpipe", "model": "gpt2-124m"},
+        "the first and the last layer of gpt2-124m share their weights, and would be in two stages",
+    ),
     ({"scheme": "dp.ddp", "data": "/"}, "stored data holds images, but transformer takes tokens inputs"),
 ]
 

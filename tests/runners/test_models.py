@@ -17,7 +17,9 @@ from perfscope.runners.config import BenchConfig, BenchError
 from perfscope.runners.data.registry import held_out, open_feed
 from perfscope.runners.inputs import InputKind
 from perfscope.runners.models.blocks import Branches, Residual
-from perfscope.runners.models.registry import MODELS, build_model, find_model
+from perfscope.runners.models.catalogue import MODELS
+from perfscope.runners.models.llama import Rotary
+from perfscope.runners.models.registry import build_model, find_model
 from perfscope.runners.models.shapes import LayerShape, ModelShape, describe
 from perfscope.runners.models.stack import _Windows
 from perfscope.runners.planning import describe_model
@@ -85,6 +87,68 @@ def test_numbers_of_the_literature(name: str) -> None:
     assert shape.num_params / 1e6 / behind_the_first == pytest.approx(
         balance, abs=0.05 if balance < 100 else 0.6
     )
+
+
+# Parameters of the published weights.
+OF_TEXT = {
+    "gpt2-124m": 124_439_808,
+    "tinyllama-1.1b": 1_100_048_384,
+    "llama3.2-1b": 1_235_814_400,
+    "llama2-7b": 6_738_415_616,
+    "mixtral-8x7b": 46_702_792_704,
+}
+
+
+@pytest.mark.parametrize("name", OF_TEXT)
+def test_language_models_have_the_parameters_of_the_published_weights(name: str) -> None:
+    assert published(name).num_params == OF_TEXT[name]
+
+
+def published(name: str) -> ModelShape:
+    info = find_model(name)
+    return describe_model(config_of(name, input_shape=info.classic_input, num_classes=info.classic_classes))
+
+
+def test_flops_of_a_language_model_are_those_of_the_dense_formula() -> None:
+    """2 N per token for the N weights that multiply, and 4 T d per block for attention (arXiv 2001.08361)."""
+    for name, blocks, width in (("gpt2-124m", 12, 768), ("tinyllama-1.1b", 22, 2048)):
+        shape = published(name)
+        (length,) = find_model(name).classic_input
+        multiplying = sum(layer.num_weights for layer in shape.layers if layer.kind == "linear")
+        if shape.is_tied:
+            multiplying += 50_257 * width
+        assert shape.flops() == 2 * length * multiplying + blocks * 4 * length**2 * width
+    shape, (length,) = published("mixtral-8x7b"), find_model("mixtral-8x7b").classic_input
+    experts = [layer for layer in shape.layers if layer.kind == "experts"]
+    assert sum(layer.flops for layer in experts) == 2 * length * sum(one.num_weights for one in experts) // 4
+    active = shape.num_params - sum(layer.num_params for layer in experts) * 3 // 4
+    assert active == 12_879_925_248  # 12.9 G of 46.7 G are used for a token (arXiv 2401.04088)
+
+
+def test_tokens_are_routed_to_their_best_experts_and_weighted_by_their_scores() -> None:
+    mixture = build_model(config_of("moe-nano", dtype="float64")).block2.mlp
+    x = torch.randn(3, 5, 64, dtype=torch.float64)
+    gate, up, down = (getattr(mixture.experts, one).weight for one in ("gate", "up", "down"))
+    for token, found in zip(x.flatten(0, 1), mixture(x).flatten(0, 1), strict=True):
+        scores, chosen = mixture.router(token).topk(2)
+        outputs = [down[i] @ (nn.functional.silu(gate[i] @ token) * (up[i] @ token)) for i in chosen]
+        expected = sum(share * one for share, one in zip(scores.softmax(0), outputs, strict=True))
+        assert torch.allclose(found, expected, rtol=0, atol=1e-12)
+
+
+def test_rotary_scores_depend_on_distances_alone() -> None:
+    rotary = Rotary(16, 10_000.0)
+    q, k = torch.randn(2, 1, 1, 1, 16, dtype=torch.float64)
+
+    def score(at: int, other: int) -> float:
+        rotary.first_position = at
+        turned = rotary(q)
+        rotary.first_position = other
+        return float((turned * rotary(k)).sum())
+
+    assert score(9, 4) == pytest.approx(score(105, 100), abs=1e-9)
+    assert score(0, 0) == pytest.approx(float((q * k).sum()), abs=1e-9)
+    assert score(9, 4) != pytest.approx(score(9, 5), abs=1e-6)
 
 
 def test_map_sizes_of_the_papers() -> None:
@@ -163,7 +227,7 @@ def test_windows_that_do_not_fit_are_left_out_along_one_dim_only() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["smallcnn", "lenet", "mlp", "googlenet", "resnet50", "transformer", "table_mlp"]
+    "name", ["smallcnn", "lenet", "mlp", "googlenet", "resnet50", "transformer", "table_mlp", "moe-nano"]
 )
 def test_weights_follow_from_the_seed_alone(name: str) -> None:
     config = config_of(name, seed=3)

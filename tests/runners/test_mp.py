@@ -14,6 +14,7 @@ from perfscope.runners.config import BenchError, Modifier
 from perfscope.runners.mesh import Mesh
 from perfscope.runners.model_parallel.rows import Halo, RowExtent, split_rows
 from perfscope.runners.models import registry as models
+from perfscope.runners.models.catalogue import MODELS
 from perfscope.runners.planning import plan
 from perfscope.runners.schemes.registry import find_scheme
 from perfscope.runners.world import Alone, World
@@ -58,7 +59,7 @@ def _name(case: dict[str, Any]) -> str:
 @pytest.fixture(autouse=True)
 def models_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
     """Models that a test adds in this process are gone after it."""
-    monkeypatch.setattr(models, "MODELS", models.MODELS)
+    monkeypatch.setattr(models, "MODELS", MODELS)
 
 
 @pytest.fixture(scope="module")

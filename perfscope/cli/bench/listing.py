@@ -147,7 +147,7 @@ def _model_details(name: str, summary: str) -> dict[str, Any]:
 
     info = find_model(name)
     classic = BenchConfig(
-        scheme="serial", model=name, input_shape=info.classic_input, num_classes=_CLASSIC_CLASSES
+        scheme="serial", model=name, input_shape=info.classic_input, num_classes=info.classic_classes
     )
     shape, default = describe_model(classic), info.default_input or BenchConfig(scheme="serial").input_shape
     size = "x".join(map(str, info.classic_input))
@@ -155,13 +155,11 @@ def _model_details(name: str, summary: str) -> dict[str, Any]:
         "name": name,
         "kind": "model",
         "summary": summary,
-        "parameters": f"{shape.num_params:,} at its own input {size}, {_CLASSIC_CLASSES} classes",
+        "parameters": f"{shape.num_params:,} at its own input {size}, {info.classic_classes:,} classes",
+        "FLOPs": f"{shape.flops():,} for a forward pass of one sample (2 per multiply-add)",
         "learning rate": f"{info.learning_rate:g} unless --lr says otherwise",
         "use": f"--model {name}; any --input ({info.input}), {'x'.join(map(str, default))} without",
     }
-
-
-_CLASSIC_CLASSES = 1000
 
 
 def _other_text(details: dict[str, Any]) -> str:
@@ -238,6 +236,6 @@ def _modifiers() -> list[tuple[str, str]]:
 
 
 def _models() -> list[tuple[str, str]]:
-    from perfscope.runners.models.registry import MODELS
+    from perfscope.runners.models.catalogue import MODELS
 
     return [(model.name, model.summary) for model in MODELS]

@@ -202,6 +202,7 @@ def planned(
         cluster=size,
         default_learning_rate=lambda model: find_model(model).learning_rate,
         default_input=lambda model: find_model(model).default_input,
+        default_classes=lambda model: find_model(model).default_classes,
     )
     return plan(with_threads(config, os.environ)), spec
 

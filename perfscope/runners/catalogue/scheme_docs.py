@@ -19,7 +19,8 @@ from perfscope.runners.config import BenchConfig, BenchError, Modifier
 from perfscope.runners.identity import all_traffic, bytes_by_link, planned_places
 from perfscope.runners.inputs import InputKind
 from perfscope.runners.job import Job
-from perfscope.runners.models.registry import MODELS, find_model
+from perfscope.runners.models.catalogue import MODELS
+from perfscope.runners.models.registry import find_model
 from perfscope.runners.planning import describe_model, plan
 from perfscope.runners.schemes.base import Scheme
 from perfscope.runners.schemes.registry import SCHEMES
@@ -216,9 +217,9 @@ def _models() -> str:
     lines = [
         "## Models",
         "",
-        f"At the input each was drawn for, {_CLASSES} classes; any other input fits too. FLOP are of one",
-        "forward pass of one sample. Inputs are the elements per sample that enter convolutions and fully",
-        "connected layers, the first of them left out.",
+        "At the input and classes each was drawn for; any other input fits too. FLOP are of one forward",
+        "pass of one sample. Inputs are the elements per sample that enter convolutions and fully connected",
+        "layers, the first of them left out.",
         "",
         "| model | input | parameters | in convolutions | fully connected | FLOP | inputs |",
         "|---|---|---:|---:|---:|---:|---:|",
@@ -228,7 +229,7 @@ def _models() -> str:
             scheme="serial",
             model=model_class.name,
             input_shape=model_class.classic_input,
-            num_classes=_CLASSES,
+            num_classes=model_class.classic_classes,
             batch=_BATCH,
         )
         shape = describe_model(config)

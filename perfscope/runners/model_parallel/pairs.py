@@ -16,11 +16,10 @@ from perfscope.runners.model_parallel.dropout import DropoutSeeds
 from perfscope.runners.model_parallel.layers import SumGradients, SumParts, TakePart
 from perfscope.runners.model_parallel.pieces import Pieces
 from perfscope.runners.model_parallel.structure import Structure
-from perfscope.runners.models.transformer import TransformerBlock
+from perfscope.runners.models.blocks import Block
 
 COLUMN, ROW, SINGLE = "column", "row", "single"
-# Of a transformer block: the child, its column-parallel layer, its row-parallel layer, in forward order.
-BLOCK_PAIRS = (("attention", "qkv", "out"), ("mlp", "fc1", "fc2"))
+FUSED = "qkv"  # a layer of that name has queries, keys and values one behind the other
 
 
 def roles(names: list[str]) -> dict[str, str]:
@@ -54,7 +53,7 @@ class PairSurgeon:
         inside_pair = False
         for name, module in model.named_children():
             role = role_of.get(name)
-            if isinstance(module, TransformerBlock):
+            if isinstance(module, Block):
                 children[name] = self._block(name, self.dropouts.seeded(module, name, split=False))
             elif role is None:
                 children[name] = self.dropouts.seeded(module, name, split=inside_pair)
@@ -73,12 +72,13 @@ class PairSurgeon:
         self.pieces.keep_rest(made)
         return made.to(self.device)
 
-    def _block(self, name: str, block: nn.Module) -> nn.Module:
+    def _block(self, name: str, block: Block) -> nn.Module:
         """Attention is split by heads, the feed-forward layers by hidden features; each is one pair."""
-        for part, first, second in BLOCK_PAIRS:
+        for part, columns, second in block.pairs:
             pair = getattr(block, part)
-            copies = 3 if first == "qkv" else 1  # queries, keys and values of the same heads
-            self._columns(f"{name}.{part}.{first}", getattr(pair, first), copies)
+            for first in columns:
+                copies = 3 if first == FUSED else 1  # queries, keys and values of the same heads
+                self._columns(f"{name}.{part}.{first}", getattr(pair, first), copies)
             bias = self._rows(f"{name}.{part}.{second}", getattr(pair, second))
             setattr(block, part, nn.Sequential(SumGradients(self.group), pair, SumParts(self.group, bias)))
         return block

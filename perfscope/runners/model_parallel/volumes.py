@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from torch import nn
 
-from perfscope.runners.model_parallel.pairs import BLOCK_PAIRS, COLUMN, ROW, roles
+from perfscope.runners.model_parallel.pairs import COLUMN, ROW, roles
 from perfscope.runners.model_parallel.structure import (
     Structure,
     has_weights,
@@ -21,8 +21,7 @@ from perfscope.runners.model_parallel.structure import (
     paths_of,
     steps_of,
 )
-from perfscope.runners.models.blocks import Residual
-from perfscope.runners.models.transformer import TransformerBlock
+from perfscope.runners.models.blocks import Block, Residual
 
 FORWARD, BACKWARD = "activations forward", "activation gradients backward"
 
@@ -128,8 +127,8 @@ def pair_volumes(structure: Structure) -> list[Exchanged]:
             collective = "all_reduce" if role == COLUMN else "all_gather"
             exchanged.append(Exchanged(collective, prod(structure.in_shapes[name]), BACKWARD))
     for name, module in structure.model.named_children():
-        if isinstance(module, TransformerBlock):
-            for part, _, _ in BLOCK_PAIRS:
+        if isinstance(module, Block):
+            for part, _, _ in module.pairs:
                 exchanged.append(
                     Exchanged("all_reduce", prod(structure.out_shapes[f"{name}.{part}"]), FORWARD)
                 )

@@ -1,6 +1,8 @@
-"""The two containers a model may hold besides plain sequences; model-parallel surgery relies on them."""
+"""The containers a model may hold besides plain sequences; model-parallel surgery relies on them."""
 
 from __future__ import annotations
+
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import nn
@@ -34,3 +36,21 @@ class Residual(nn.Module):  # torch is Any here
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """The sum, rectified."""
         return functional.relu(self.body(x) + self.shortcut(x))
+
+
+class Pair(NamedTuple):
+    """Linear layers of one child of a block that tensor parallelism cuts: outputs of the first, inputs of the
+    second."""
+
+    child: str
+    columns: tuple[str, ...]
+    row: str
+
+
+class Block(nn.Module):  # torch is Any here
+    """A block of a transformer, with the pairs of its linear layers in forward order.
+
+    A child with a `head_width` is cut between heads; a layer named `qkv` holds queries, keys and values.
+    """
+
+    pairs: ClassVar[tuple[Pair, ...]] = ()

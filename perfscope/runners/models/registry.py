@@ -1,9 +1,8 @@
-"""Every model there is. Adding one: a function that fills a Stack, and a line here."""
+"""Models by name, and their weights; catalogue.py lists them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from difflib import get_close_matches
 from math import pi, sqrt
 
@@ -11,112 +10,11 @@ import torch
 from torch import nn
 
 from perfscope.runners.config import BenchConfig, BenchError
-from perfscope.runners.inputs import InputKind
-from perfscope.runners.models.alexnet import alexnet
 from perfscope.runners.models.blocks import Residual
-from perfscope.runners.models.googlenet import googlenet
-from perfscope.runners.models.resnet import resnet50
-from perfscope.runners.models.small import lenet, mlp, smallcnn, table_mlp
-from perfscope.runners.models.stack import Shape, Stack
-from perfscope.runners.models.transformer import transformer
-from perfscope.runners.models.vgg import vgg16
+from perfscope.runners.models.catalogue import MODELS, ModelInfo
+from perfscope.runners.models.stack import Stack
 
 _GAIN, _LAST_GAIN = 2 / (1 - 1 / pi), 0.3
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelInfo:
-    """One model.
-
-    Attributes:
-        name: for `--model`.
-        summary: one line for lists.
-        classic_input: shape of one sample that it was designed for; any other of its kind fits, too.
-        learning_rate: of plain SGD; at batches of 16 and 32 x 32 inputs the loss falls within tens of steps.
-        input: kind of its samples.
-        fill: appends its layers to a Stack, given the number of classes and the dropout probability.
-    """
-
-    name: str
-    summary: str
-    classic_input: Shape
-    learning_rate: float
-    fill: Callable[[Stack, int, float], None]
-    input: InputKind = InputKind.IMAGE
-
-    @property
-    def default_input(self) -> Shape | None:
-        """Shape of a sample where none is asked for; None: the same for all models of images."""
-        return None if self.input is InputKind.IMAGE else self.classic_input
-
-
-MODELS: tuple[ModelInfo, ...] = (
-    ModelInfo(
-        name="smallcnn",
-        summary="3 convolutions, 2 fully connected layers: for tests and quick looks",
-        classic_input=(3, 32, 32),
-        learning_rate=0.03,
-        fill=smallcnn,
-    ),
-    ModelInfo(
-        name="lenet",
-        summary="LeNet-5: 2 convolutions, 3 fully connected layers",
-        classic_input=(1, 32, 32),
-        learning_rate=0.05,
-        fill=lenet,
-    ),
-    ModelInfo(
-        name="mlp",
-        summary="3 fully connected layers",
-        classic_input=(1, 28, 28),
-        learning_rate=0.05,
-        fill=mlp,
-    ),
-    ModelInfo(
-        name="alexnet",
-        summary="AlexNet, one tower: 61.1 M parameters, 96 % of them fully connected",
-        classic_input=(3, 224, 224),
-        learning_rate=0.005,
-        fill=alexnet,
-    ),
-    ModelInfo(
-        name="vgg16",
-        summary="VGG-16: 138.4 M parameters, 89 % of them fully connected",
-        classic_input=(3, 224, 224),
-        learning_rate=0.001,
-        fill=vgg16,
-    ),
-    ModelInfo(
-        name="googlenet",
-        summary="GoogLeNet (Inception v1): 7.0 M parameters in many small layers",
-        classic_input=(3, 224, 224),
-        learning_rate=0.003,
-        fill=googlenet,
-    ),
-    ModelInfo(
-        name="resnet50",
-        summary="ResNet-50: 25.6 M parameters, batch normalization",
-        classic_input=(3, 224, 224),
-        learning_rate=0.01,
-        fill=resnet50,
-    ),
-    ModelInfo(
-        name="transformer",
-        summary="decoder-only transformer language model: 4 blocks of width 64, 4 heads; classes are tokens",
-        classic_input=(64,),
-        learning_rate=0.1,
-        fill=transformer,
-        input=InputKind.TOKENS,
-    ),
-    ModelInfo(
-        name="table_mlp",
-        summary="3 fully connected layers on a row of features",
-        classic_input=(64,),
-        learning_rate=0.05,
-        fill=table_mlp,
-        input=InputKind.TABLE,
-    ),
-)
 
 
 def find_model(name: str) -> ModelInfo:
@@ -183,8 +81,9 @@ def _draw_weights(fan_ins: Mapping[nn.Module, float], seed: int) -> None:
             if layer is first:
                 drawn.sub_(0.5)
             else:
-                sums = drawn.sum(dim=1, keepdim=True, dtype=torch.float64)
-                drawn.sub_((sums / drawn.shape[1]).to(torch.float32))
+                inputs = 2 if drawn.ndim == 3 else 1  # experts have a dim of their own
+                sums = drawn.sum(dim=inputs, keepdim=True, dtype=torch.float64)
+                drawn.sub_((sums / drawn.shape[inputs]).to(torch.float32))
             layer.weight.copy_(drawn.mul_(sqrt(12 * gain / fan_in)))
             if getattr(layer, "bias", None) is not None:
                 layer.bias.zero_()
@@ -194,7 +93,7 @@ def _reset_norms(model: nn.Sequential) -> None:
     # Scale 0 at the end of a residual block (Goyal et al. 2017, arXiv 1706.02677): it starts as its shortcut,
     # and an evaluation after few steps, with running statistics still far off, is not thrown by 16 of them.
     for module in model.modules():
-        if isinstance(module, nn.BatchNorm2d | nn.LayerNorm):
+        if isinstance(module, nn.BatchNorm2d | nn.LayerNorm | nn.RMSNorm):
             module.reset_parameters()
     for module in model.modules():
         if isinstance(module, Residual):

@@ -9,16 +9,21 @@ from math import prod
 import torch
 from torch import nn
 
-from perfscope.runners.models.transformer import DotProductAttention
+from perfscope.runners.models.llama import ExpertLinear
+from perfscope.runners.models.transformer import DotProductAttention, TiedHead
 
-ATTENTION = "attention"
+ATTENTION, TIED, EXPERTS = "attention", "tied", "experts"
+_WITHOUT_PARAMS = (ATTENTION, TIED)
 _KINDS: dict[type[nn.Module], str] = {
     nn.Conv2d: "conv",
     nn.Linear: "linear",
     nn.BatchNorm2d: "norm",
     nn.LayerNorm: "layer_norm",
+    nn.RMSNorm: "layer_norm",
     nn.Embedding: "embedding",
     DotProductAttention: ATTENTION,
+    TiedHead: TIED,
+    ExpertLinear: EXPERTS,
 }
 
 
@@ -28,10 +33,12 @@ class LayerShape:
 
     Attributes:
         name: qualified module path, e.g. `conv1` or `inception3a.branch2.conv2`.
-        kind: conv, linear, norm (over a batch), layer_norm, embedding; attention has no parameters.
+        kind: conv, linear, norm (over a batch), layer_norm (and RMSNorm), embedding, experts; attention and
+            tied (a head with the embedding's weights) have no parameters.
         block: index of the top-level child that holds it.
-        in_shape, out_shape: (C, H, W), (T, width) or (F,).
-        weight_shape: of the weight; (K, C, kh, kw), (K, F) or (C,); (0,) without one.
+        in_shape, out_shape: (C, H, W), (T, width), (F,), of experts (routed tokens, width).
+        weight_shape: of the weight; (K, C, kh, kw), (K, F) or (C,), of experts (number, K, F); (0,) without.
+        kv_size: of attention, elements of the keys, and as many of the values.
         has_bias: whether there is a bias of weight_shape[0] elements.
         stride, padding: (vertical, horizontal); (1, 1) and (0, 0) for others than conv.
         flops: of one forward pass, 2 per multiply-add.
@@ -48,6 +55,7 @@ class LayerShape:
     stride: tuple[int, int] = (1, 1)
     padding: tuple[int, int] = (0, 0)
     flops: int = 0
+    kv_size: int = 0
     needs_input_grad: bool = True
 
     @property
@@ -79,7 +87,8 @@ class ModelShape:
         layers: layers with parameters, in forward order.
         params: (name, shape) of every parameter, in the order of `model.named_parameters()`.
         blocks: names of the top-level children, in order.
-        products: operations without parameters that multiply (attention), in forward order.
+        products: operations without parameters of their own that multiply (attention, tied heads), in forward
+            order.
         cuts: elements per sample that leave each top-level child (per block, in order).
     """
 
@@ -88,6 +97,11 @@ class ModelShape:
     blocks: tuple[str, ...]
     cuts: tuple[tuple[int, ...], ...]
     products: tuple[LayerShape, ...] = ()
+
+    @property
+    def is_tied(self) -> bool:
+        """Whether the last layer has the weights of the first."""
+        return any(product.kind == TIED for product in self.products)
 
     @property
     def num_params(self) -> int:
@@ -138,9 +152,11 @@ def describe(model: nn.Sequential, input_shape: Sequence[int]) -> ModelShape:
         replace(layer, needs_input_grad=False)
         if index == 0 and layer.in_shape in (sees_samples, (prod(sees_samples),))
         else layer
-        for index, layer in enumerate(layer_shape for layer_shape in layers if layer_shape.kind != ATTENTION)
+        for index, layer in enumerate(
+            layer_shape for layer_shape in layers if layer_shape.kind not in _WITHOUT_PARAMS
+        )
     )
-    products = tuple(layer_shape for layer_shape in layers if layer_shape.kind == ATTENTION)
+    products = tuple(layer_shape for layer_shape in layers if layer_shape.kind in _WITHOUT_PARAMS)
     params = tuple((name, tuple(value.shape)) for name, value in model.named_parameters())
     return ModelShape(
         layers=layer_shapes, params=params, blocks=tuple(block_of), cuts=tuple(cuts), products=products
@@ -160,11 +176,14 @@ def _note(name: str, block: int, layers: list[LayerShape]) -> Callable[..., None
         kind = _KINDS[type(module)]
         weight = getattr(module, "weight", None)
         weight_shape = (0,) if weight is None else tuple(weight.shape)
-        in_shape, out_shape = tuple(inputs[0].shape[1:]), tuple(output.shape[1:])
+        rows = 0 if kind == EXPERTS else 1  # of the sample's tokens, routed; else the sample itself
+        in_shape, out_shape = tuple(inputs[0].shape[rows:]), tuple(output.shape[rows:])
         is_conv = kind == "conv"
         flops = {
             "conv": 2 * prod(weight_shape) * prod(out_shape[1:]),
             "linear": 2 * prod(weight_shape) * prod(out_shape[:-1]),
+            TIED: 2 * prod(in_shape) * out_shape[-1],
+            EXPERTS: 2 * prod(weight_shape[1:]) * out_shape[0],
             # Two products of T x T for each head; what a causal mask leaves out counts, as is usual.
             ATTENTION: 4 * in_shape[-2] * prod(in_shape) if kind == ATTENTION else 0,
         }
@@ -180,6 +199,7 @@ def _note(name: str, block: int, layers: list[LayerShape]) -> Callable[..., None
                 stride=tuple(module.stride) if is_conv else (1, 1),
                 padding=tuple(module.padding) if is_conv else (0, 0),
                 flops=flops.get(kind, 0),
+                kv_size=prod(inputs[1].shape[1:]) if kind == ATTENTION else 0,
             )
         )
 

@@ -10,7 +10,7 @@ They are applied from the input's shape when the model is built. At the classic 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import NamedTuple
 
@@ -20,6 +20,9 @@ Shape = tuple[int, ...]  # of one sample: (C, H, W), (T, width), (F,)
 _POOLED = (
     1.5  # measured at initialization in AlexNet, VGG-16 and GoogLeNet: 1.3 to 1.6, windows of 2 and of 3
 )
+
+
+Fill = Callable[["Stack", int, float], None]  # appends a model's layers, given classes and dropout
 
 
 class Stack:

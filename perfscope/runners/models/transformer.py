@@ -1,15 +1,38 @@
-"""A small decoder-only transformer language model."""
+"""Decoder-only transformer language models in GPT-2's layout."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar
 
 import torch
 from torch import nn
 from torch.nn import functional
 
-from perfscope.runners.models.stack import Stack
+from perfscope.runners.models.blocks import Block, Pair
+from perfscope.runners.models.stack import Fill, Stack
 
-_WIDTH, NUM_HEADS, _NUM_BLOCKS, _EXPANSION = 64, 4, 4, 4
-_DAMPING = 3  # weights behind a LayerNorm get 1 / (_DAMPING * fan-in) of the gain of those behind a ReLU
+_EXPANSION = 4
+DAMPING = 3  # weights behind a norm get 1 / (DAMPING * fan-in) of the gain of those behind a ReLU
+TIED_SPREAD = 10.0  # a tied embedding starts with as small scores as a head of its own
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GptSize:
+    """A decoder of GPT-2's layout (Radford et al. 2019).
+
+    Attributes:
+        width, num_blocks, num_heads: as they say; the feed-forward layers have 4 * width hidden features.
+        tied: whether the head has the weights of the token embedding; else its own.
+        head_bias: whether a head of its own has a bias, too.
+    """
+
+    width: int
+    num_blocks: int
+    num_heads: int
+    tied: bool = False
+    head_bias: bool = False
 
 
 class TokenEmbedding(nn.Module):
@@ -27,12 +50,33 @@ class TokenEmbedding(nn.Module):
         return self.tokens(x) + self.positions(torch.arange(first, first + x.shape[1], device=x.device)[None])
 
 
+def repeated(heads: torch.Tensor, num: int) -> torch.Tensor:
+    """Keys or values (b, heads, T, head width) for `num` query heads: each is shared by equally many."""
+    return heads if heads.shape[1] == num else heads.repeat_interleave(num // heads.shape[1], dim=1)
+
+
 class DotProductAttention(nn.Module):
-    """Causal scaled dot-product attention of queries, keys and values, each (b, heads, T, head width)."""
+    """Causal scaled dot-product attention of queries, keys and values, each (b, heads, T, head width).
+
+    There may be fewer heads of keys and values than of queries.
+    """
 
     def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        """The same shape."""
-        return functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        """The shape of the queries."""
+        num = q.shape[1]
+        return functional.scaled_dot_product_attention(q, repeated(k, num), repeated(v, num), is_causal=True)
+
+
+class TiedHead(nn.Module):
+    """Scores of all tokens by the weights of their embedding, which alone owns them (arXiv 1608.05859)."""
+
+    def __init__(self, embedding: nn.Embedding) -> None:
+        super().__init__()
+        self.embedding = (embedding,)  # in a tuple: no child, its parameters are listed once
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(b, T, width) to (b, T, vocabulary)."""
+        return functional.linear(x, self.embedding[0].weight)
 
 
 class Attention(nn.Module):
@@ -65,8 +109,13 @@ class FeedForward(nn.Sequential):
         self.add_module("fc2", nn.Linear(hidden, width))
 
 
-class TransformerBlock(nn.Module):
+class TransformerBlock(Block):
     """x + attention(norm1(x)), then the same with the feed-forward layers (pre-LN, arXiv 2002.04745)."""
+
+    pairs: ClassVar[tuple[Pair, ...]] = (
+        Pair("attention", ("qkv",), "out"),
+        Pair("mlp", ("fc1",), "fc2"),
+    )
 
     def __init__(self, width: int, num_heads: int, hidden: int, dropout: float) -> None:
         super().__init__()
@@ -83,25 +132,35 @@ class TransformerBlock(nn.Module):
         return x + self.drop2(self.mlp(self.norm2(x)))
 
 
-def transformer(stack: Stack, num_classes: int, dropout: float) -> None:
-    """GPT-2's layout (Radford et al. 2019) with 4 blocks of width 64 and 4 heads; the classes are the tokens.
+def gpt(size: GptSize) -> Fill:
+    """What fills a Stack with a model of that size; the classes are the tokens."""
+    return partial(_fill, size)
 
-    Each block is a top-level child, so that pipelines can be cut between blocks. The head has weights of its
-    own.
-    """
-    (length,) = stack.shape
-    shape = (length, _WIDTH)
-    embed = TokenEmbedding(num_classes, length, _WIDTH)
+
+def _fill(size: GptSize, stack: Stack, num_classes: int, dropout: float) -> None:
+    """Each block is a top-level child, so that pipelines can be cut between blocks."""
+    (length,), width = stack.shape, size.width
+    shape = (length, width)
+    embed = TokenEmbedding(num_classes, length, width)
     stack.add("embed", embed, shape)
     stack.fan_ins |= {embed.tokens: 1.0, embed.positions: 32.0}
-    for index in range(1, _NUM_BLOCKS + 1):
-        block = TransformerBlock(_WIDTH, NUM_HEADS, _EXPANSION * _WIDTH, dropout)
+    for index in range(1, size.num_blocks + 1):
+        block = TransformerBlock(width, size.num_heads, _EXPANSION * width, dropout)
         stack.add(f"block{index}", block, shape)
-        hidden = {block.attention.qkv: _WIDTH, block.mlp.fc1: _WIDTH}
-        residual = {block.attention.out: _WIDTH, block.mlp.fc2: _EXPANSION * _WIDTH}
-        stack.fan_ins |= {layer: _DAMPING * float(size) for layer, size in hidden.items()}
-        stack.fan_ins |= {layer: 2.0 * _NUM_BLOCKS * _DAMPING * size for layer, size in residual.items()}
-    stack.add("norm", nn.LayerNorm(_WIDTH), shape)
-    head = nn.Linear(_WIDTH, num_classes)
-    stack.fan_ins[head] = float(_WIDTH)
+        hidden = {block.attention.qkv: width, block.mlp.fc1: width}
+        residual = {block.attention.out: width, block.mlp.fc2: _EXPANSION * width}
+        stack.fan_ins |= {layer: DAMPING * float(num) for layer, num in hidden.items()}
+        stack.fan_ins |= {layer: 2.0 * size.num_blocks * DAMPING * num for layer, num in residual.items()}
+    stack.add("norm", nn.LayerNorm(width), shape)
+    add_head(stack, num_classes, embed.tokens if size.tied else None, bias=size.head_bias)
+
+
+def add_head(stack: Stack, num_classes: int, tied: nn.Embedding | None, *, bias: bool = False) -> None:
+    """Scores of all tokens from (T, width), with the weights of an embedding or its own."""
+    length, width = stack.shape
+    head = TiedHead(tied) if tied is not None else nn.Linear(width, num_classes, bias=bias)
+    if tied is not None:
+        stack.fan_ins[tied] = TIED_SPREAD * width
+    else:
+        stack.fan_ins[head] = float(width)
     stack.add("head", head, (length, num_classes))

@@ -15,7 +15,9 @@ from perfscope.runners.inputs import InputKind
 from perfscope.runners.job import Job
 from perfscope.runners.mesh import WORLD, Mesh
 from perfscope.runners.model_parallel.operators import gather_partial
-from perfscope.runners.models.transformer import DotProductAttention, TokenEmbedding
+from perfscope.runners.models.llama import Rotary
+from perfscope.runners.models.shapes import ATTENTION
+from perfscope.runners.models.transformer import DotProductAttention, TokenEmbedding, repeated
 from perfscope.runners.schemes.base import Axes, Batch
 from perfscope.runners.schemes.dp_gradients import Replicas
 from perfscope.runners.schemes.local import loss_of
@@ -37,8 +39,8 @@ class GatheredAttention(nn.Module):
         self.group = group
 
     def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        """(b, heads, T / cp, head width) of each to the same shape."""
-        keys, values = gather_partial(k, 2, self.group), gather_partial(v, 2, self.group)
+        """(b, heads, T / cp, head width) of each to the shape of the queries."""
+        keys, values = (repeated(gather_partial(part, 2, self.group), q.shape[1]) for part in (k, v))
         length = q.shape[2]
         mask = torch.ones(length, keys.shape[2], dtype=torch.bool, device=q.device)
         mask = mask.tril(diagonal=self.group.index * length)  # the first query's position
@@ -56,7 +58,10 @@ class ContextParallel(Replicas):
         "scattered (reduce_scatter). Gradients are packed and averaged over all ranks, as each has its part "
         "of the tokens."
     )
-    volume = "per attention layer 4(c-1)/c * b T d e with c = cp, and 2(P-1)/P * |W| e for the gradients"
+    volume = (
+        "per attention layer 4(c-1)/c * b T d e with c = cp and d features of the keys, and "
+        "2(P-1)/P * |W| e for the gradients"
+    )
     source = "Llama 3 (arXiv 2407.21783, section 3.3.2); torch's context_parallel does the same"
     axes = Axes(
         (Parallelism.CONTEXT,),
@@ -85,7 +90,8 @@ class ContextParallel(Replicas):
     def traffic(cls, job: Job, rank: int) -> Sequence[Traffic]:
         """See Scheme."""
         members, everyone = job.mesh.group(Axis.CP, rank), job.mesh.group(WORLD, rank)
-        sizes = [layer.in_size * job.group_batch * job.element_size for layer in job.shape.products]
+        attentions = [layer for layer in job.shape.products if layer.kind == ATTENTION]
+        sizes = [layer.kv_size * job.group_batch * job.element_size for layer in attentions]
         inside = [
             Traffic(
                 collective=collective,
@@ -112,7 +118,7 @@ class ContextParallel(Replicas):
         length = self.config.input_shape[0] // group.size
         self._own = slice(group.index * length, (group.index + 1) * length)
         for module in list(model.modules()):
-            if isinstance(module, TokenEmbedding):
+            if isinstance(module, TokenEmbedding | Rotary):
                 module.first_position = self._own.start
             for name, child in list(module.named_children()):
                 if isinstance(child, DotProductAttention):

@@ -38,13 +38,14 @@ class _Sharded(Scheme):
     shard_axis: ClassVar[str] = Axis.FSDP
 
     def build(self, model: nn.Sequential) -> None:
-        """See Scheme. Every top-level child with parameters is one FSDP unit."""
+        """See Scheme. Every top-level child with parameters is an FSDP unit; tied weights are the root's."""
         require_torch_group(self.name)
         mesh = self._device_mesh(self.world.device.type)
         # A linear layer on sequences returns a view; nothing here changes one in place.
         warnings.filterwarnings("ignore", message=r"FSDP2-wrapped module \(\w+\) returned a view tensor")
-        for child in model.children():
-            if next(child.parameters(), None) is not None:
+        root = _root_block(self.job)
+        for name, child in model.named_children():
+            if name != root and next(child.parameters(), None) is not None:
                 fully_shard(child, mesh=mesh)
         self.model = fully_shard(model, mesh=mesh)
         # one rank of a group holds nothing of a layer that has fewer rows than the group ranks
@@ -77,12 +78,18 @@ def _shard_traffic(job: Job, axis: str, members: tuple[int, ...]) -> list[Traffi
     calls = []
     for block in job.shape.blocks:
         size = _block_bytes(job, block, len(members))
+        gathers = 1 if block == _root_block(job) else 2
         if size and len(members) > 1:
             calls += [
-                _by_fsdp("all_gather", axis, members, size, f"weights of {block}", 2),
+                _by_fsdp("all_gather", axis, members, size, f"weights of {block}", gathers),
                 _by_fsdp("reduce_scatter", axis, members, size, f"gradients of {block}", 1),
             ]
     return [*calls, *norm_traffic(job, axis, members)]
+
+
+def _root_block(job: Job) -> str | None:
+    """The block whose weights the head uses again: kept from its forward pass to its backward pass."""
+    return job.shape.blocks[0] if job.shape.is_tied else None
 
 
 def _block_bytes(job: Job, block: str, parts: int) -> int:

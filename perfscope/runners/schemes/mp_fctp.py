@@ -7,12 +7,12 @@ from torch import nn
 from perfscope.runners.config import BenchError
 from perfscope.runners.inputs import ALL_INPUTS
 from perfscope.runners.job import Job
-from perfscope.runners.model_parallel.pairs import BLOCK_PAIRS, COLUMN, ROW, PairSurgeon, roles
+from perfscope.runners.model_parallel.pairs import COLUMN, FUSED, ROW, PairSurgeon, roles
 from perfscope.runners.model_parallel.pieces import Pieces
 from perfscope.runners.model_parallel.structure import Structure, read_structure
 from perfscope.runners.model_parallel.volumes import pair_volumes
+from perfscope.runners.models.blocks import Block
 from perfscope.runners.models.shapes import LayerShape
-from perfscope.runners.models.transformer import NUM_HEADS
 from perfscope.runners.schemes.base import Axes
 from perfscope.runners.schemes.mp_base import SplitModel, require_divisible, traffic_of
 from perfscope.runners.traffic import Traffic
@@ -67,13 +67,13 @@ class FcTensorParallel(SplitModel):
     @classmethod
     def check(cls, job: Job) -> None:
         """See Scheme."""
-        layers = _linear_layers(job)
+        layers, heads = _linear_layers(job), _heads(job)
         if not layers and job.mesh.size(Axis.TP) > 1:
             raise BenchError(f"{cls.name}: {job.config.model} has no linear layer to split")
         widths = []
         for layer, role in layers:
-            if layer.name.endswith(".qkv"):
-                widths.append((layer.name, NUM_HEADS, "heads"))
+            if layer.name in heads:
+                widths.append((layer.name, heads[layer.name], "heads"))
             elif role == COLUMN:
                 widths.append((layer.name, layer.weight_shape[0], "outputs"))
             elif role != ROW:
@@ -84,7 +84,29 @@ class FcTensorParallel(SplitModel):
 def _linear_layers(job: Job) -> list[tuple[LayerShape, str]]:
     layers = {layer.name: layer for layer in job.shape.layers if layer.kind == "linear"}
     role_of = roles([name for name in layers if "." not in name])
-    for part, first, second in BLOCK_PAIRS:
-        role_of |= {name: COLUMN for name in layers if name.endswith(f"{part}.{first}")}
-        role_of |= {name: ROW for name in layers if name.endswith(f"{part}.{second}")}
+    for block, part, columns, row in _block_pairs(job):
+        role_of |= {f"{block}.{part}.{column}": COLUMN for column in columns}
+        role_of[f"{block}.{part}.{row}"] = ROW
     return [(layers[name], role) for name, role in role_of.items()]
+
+
+def _blocks(job: Job) -> list[tuple[str, Block]]:
+    children = read_structure(job.config).model.named_children()
+    return [(name, module) for name, module in children if isinstance(module, Block)]
+
+
+def _block_pairs(job: Job) -> list[tuple[str, str, tuple[str, ...], str]]:
+    """(block, child, column-parallel layers, row-parallel layer)."""
+    return [(name, *pair) for name, block in _blocks(job) for pair in block.pairs]
+
+
+def _heads(job: Job) -> dict[str, int]:
+    """Layers that are cut between heads, and how many they have."""
+    heads = {}
+    for name, block in _blocks(job):
+        for child, columns, _ in block.pairs:
+            attention = getattr(block, child)
+            for column in columns if hasattr(attention, "head_width") else ():
+                width = attention.head_width * (3 if column == FUSED else 1)
+                heads[f"{name}.{child}.{column}"] = getattr(attention, column).out_features // width
+    return heads

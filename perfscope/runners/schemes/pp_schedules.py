@@ -64,6 +64,11 @@ class Pipeline(Scheme):
     @classmethod
     def check(cls, job: Job) -> None:
         """See Scheme."""
+        if job.shape.is_tied:
+            raise BenchError(
+                f"{cls.name}: the first and the last layer of {job.config.model} share their weights, "
+                f"and would be in two stages; use a model with a head of its own, as llama-nano"
+            )
         num_stages, most = job.mesh.size(Axis.PP) * cls.stages_per_rank, num_cuttable(job.shape)
         if num_stages > most:
             virtual = f" ({cls.stages_per_rank} on each of {job.mesh.size(Axis.PP)} ranks)"

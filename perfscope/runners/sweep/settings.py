@@ -87,6 +87,7 @@ def config_of(
     cluster: ClusterSize | None = None,
     default_learning_rate: Callable[[str], float] | None = None,
     default_input: Callable[[str], tuple[int, ...] | None] | None = None,
+    default_classes: Callable[[str], int | None] | None = None,
 ) -> BenchConfig:
     """The run that the settings ask for; names and meshes are not checked here, planning does.
 
@@ -100,6 +101,7 @@ def config_of(
         cluster: the emulated cluster it runs on.
         default_learning_rate: of a model, by name, for runs that set none.
         default_input: shape of a model's samples, by name, for runs that set none; None: BenchConfig's.
+        default_classes: their classes, likewise.
 
     Raises:
         BenchError: an unknown name (with the nearest), or a value that is no such thing.
@@ -122,6 +124,8 @@ def config_of(
         values["learning_rate"] = default_learning_rate(model) if learning_rate is None else learning_rate
     if "input_shape" not in values and default_input is not None and (shape := default_input(model)):
         values["input_shape"] = shape
+    if "num_classes" not in values and default_classes is not None and (classes := default_classes(model)):
+        values["num_classes"] = classes
     return BenchConfig(scheme=name, modifiers=every, **values)
 
 

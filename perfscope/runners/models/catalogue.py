@@ -1,0 +1,268 @@
+"""Every model there is. Adding one: a function that fills a Stack, and a line here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from perfscope.runners.inputs import InputKind
+from perfscope.runners.models.alexnet import alexnet
+from perfscope.runners.models.googlenet import googlenet
+from perfscope.runners.models.llama import LlamaSize, llama
+from perfscope.runners.models.resnet import resnet50
+from perfscope.runners.models.small import lenet, mlp, smallcnn, table_mlp
+from perfscope.runners.models.stack import Fill, Shape
+from perfscope.runners.models.transformer import GptSize, gpt
+from perfscope.runners.models.vgg import vgg16
+
+_IMAGE, _SMALL_TEXT, _SMALL_VOCABULARY = (3, 224, 224), (64,), 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelInfo:
+    """One model.
+
+    Attributes:
+        name: for `--model`.
+        summary: one line for lists.
+        classic_input: shape of one sample that it was designed for; any other of its kind fits, too.
+        classic_classes: classes that it was designed for; of tokens, the vocabulary.
+        learning_rate: of plain SGD; at batches of 16 and small inputs the loss falls within tens of steps.
+        input: kind of its samples.
+        fill: appends its layers to a Stack, given the number of classes and the dropout probability.
+        default_classes: classes where none are asked for; None: the same for all other models.
+    """
+
+    name: str
+    summary: str
+    classic_input: Shape
+    learning_rate: float
+    fill: Fill
+    input: InputKind = InputKind.IMAGE
+    classic_classes: int = 1000
+    default_classes: int | None = None
+
+    @property
+    def default_input(self) -> Shape | None:
+        """Shape of a sample where none is asked for; None: the same for all models of images."""
+        return None if self.input is InputKind.IMAGE else self.classic_input
+
+
+_LANGUAGE = (
+    ModelInfo(
+        name="gpt-nano",
+        summary="GPT of 3 blocks of width 48, 3 heads",
+        classic_input=_SMALL_TEXT,
+        learning_rate=0.1,
+        fill=gpt(GptSize(width=48, num_blocks=3, num_heads=3)),
+        input=InputKind.TOKENS,
+        classic_classes=_SMALL_VOCABULARY,
+    ),
+    ModelInfo(
+        name="gpt-micro",
+        summary="GPT of 4 blocks of width 128, 4 heads",
+        classic_input=_SMALL_TEXT,
+        learning_rate=0.1,
+        fill=gpt(GptSize(width=128, num_blocks=4, num_heads=4)),
+        input=InputKind.TOKENS,
+        classic_classes=_SMALL_VOCABULARY,
+    ),
+    ModelInfo(
+        name="gpt-mini",
+        summary="GPT of 6 blocks of width 192, 6 heads",
+        classic_input=_SMALL_TEXT,
+        learning_rate=0.1,
+        fill=gpt(GptSize(width=192, num_blocks=6, num_heads=6)),
+        input=InputKind.TOKENS,
+        classic_classes=_SMALL_VOCABULARY,
+    ),
+    ModelInfo(
+        name="gpt2-124m",
+        summary="GPT-2: 124.4 M parameters, 12 blocks of width 768; head and embedding share weights",
+        classic_input=(1024,),
+        learning_rate=0.02,
+        fill=gpt(GptSize(width=768, num_blocks=12, num_heads=12, tied=True)),
+        input=InputKind.TOKENS,
+        classic_classes=50_257,
+        default_classes=50_257,
+    ),
+    ModelInfo(
+        name="llama-nano",
+        summary="Llama decoder of 4 blocks of width 64, 4 heads on 2 heads of keys",
+        classic_input=_SMALL_TEXT,
+        learning_rate=0.1,
+        fill=llama(
+            LlamaSize(
+                width=64,
+                hidden=192,
+                num_blocks=4,
+                num_heads=4,
+                num_kv_heads=2,
+            )
+        ),
+        input=InputKind.TOKENS,
+        classic_classes=_SMALL_VOCABULARY,
+    ),
+    ModelInfo(
+        name="tinyllama-1.1b",
+        summary="TinyLlama: 1.1 G parameters, 22 blocks of width 2048, 32 heads on 4 of keys",
+        classic_input=(2048,),
+        learning_rate=0.01,
+        fill=llama(
+            LlamaSize(
+                width=2048,
+                hidden=5632,
+                num_blocks=22,
+                num_heads=32,
+                num_kv_heads=4,
+            )
+        ),
+        input=InputKind.TOKENS,
+        classic_classes=32_000,
+        default_classes=32_000,
+    ),
+    ModelInfo(
+        name="llama3.2-1b",
+        summary="Llama 3.2: 1.2 G parameters, 16 blocks of width 2048; head and embedding share weights",
+        classic_input=(8192,),
+        learning_rate=0.01,
+        fill=llama(
+            LlamaSize(
+                width=2048,
+                hidden=8192,
+                num_blocks=16,
+                num_heads=32,
+                num_kv_heads=8,
+                theta=500_000.0,
+                tied=True,
+            )
+        ),
+        input=InputKind.TOKENS,
+        classic_classes=128_256,
+        default_classes=128_256,
+    ),
+    ModelInfo(
+        name="llama2-7b",
+        summary="Llama 2: 6.7 G parameters, 32 blocks of width 4096, 32 heads",
+        classic_input=(4096,),
+        learning_rate=0.01,
+        fill=llama(
+            LlamaSize(
+                width=4096,
+                hidden=11008,
+                num_blocks=32,
+                num_heads=32,
+                num_kv_heads=32,
+            )
+        ),
+        input=InputKind.TOKENS,
+        classic_classes=32_000,
+        default_classes=32_000,
+    ),
+    ModelInfo(
+        name="moe-nano",
+        summary="llama-nano with 4 experts per block of which each token takes 2",
+        classic_input=_SMALL_TEXT,
+        learning_rate=0.1,
+        fill=llama(
+            LlamaSize(
+                width=64,
+                hidden=192,
+                num_blocks=4,
+                num_heads=4,
+                num_kv_heads=2,
+                num_experts=4,
+            )
+        ),
+        input=InputKind.TOKENS,
+        classic_classes=_SMALL_VOCABULARY,
+    ),
+    ModelInfo(
+        name="mixtral-8x7b",
+        summary="Mixtral: 46.7 G parameters, 32 blocks of 8 experts of which each token takes 2",
+        classic_input=(4096,),
+        learning_rate=0.01,
+        fill=llama(
+            LlamaSize(
+                width=4096,
+                hidden=14336,
+                num_blocks=32,
+                num_heads=32,
+                num_kv_heads=8,
+                theta=1_000_000.0,
+                num_experts=8,
+            )
+        ),
+        input=InputKind.TOKENS,
+        classic_classes=32_000,
+        default_classes=32_000,
+    ),
+)
+
+MODELS: tuple[ModelInfo, ...] = (
+    ModelInfo(
+        name="smallcnn",
+        summary="3 convolutions, 2 fully connected layers: for tests and quick looks",
+        classic_input=(3, 32, 32),
+        learning_rate=0.03,
+        fill=smallcnn,
+    ),
+    ModelInfo(
+        name="lenet",
+        summary="LeNet-5: 2 convolutions, 3 fully connected layers",
+        classic_input=(1, 32, 32),
+        learning_rate=0.05,
+        fill=lenet,
+    ),
+    ModelInfo(
+        name="mlp",
+        summary="3 fully connected layers",
+        classic_input=(1, 28, 28),
+        learning_rate=0.05,
+        fill=mlp,
+    ),
+    ModelInfo(
+        name="alexnet",
+        summary="AlexNet, one tower: 61.1 M parameters, 96 % of them fully connected",
+        classic_input=_IMAGE,
+        learning_rate=0.005,
+        fill=alexnet,
+    ),
+    ModelInfo(
+        name="vgg16",
+        summary="VGG-16: 138.4 M parameters, 89 % of them fully connected",
+        classic_input=_IMAGE,
+        learning_rate=0.001,
+        fill=vgg16,
+    ),
+    ModelInfo(
+        name="googlenet",
+        summary="GoogLeNet (Inception v1): 7.0 M parameters in many small layers",
+        classic_input=_IMAGE,
+        learning_rate=0.003,
+        fill=googlenet,
+    ),
+    ModelInfo(
+        name="resnet50",
+        summary="ResNet-50: 25.6 M parameters, batch normalization",
+        classic_input=_IMAGE,
+        learning_rate=0.01,
+        fill=resnet50,
+    ),
+    ModelInfo(
+        name="transformer",
+        summary="decoder-only transformer language model: 4 blocks of width 64, 4 heads; classes are tokens",
+        classic_input=_SMALL_TEXT,
+        learning_rate=0.1,
+        fill=gpt(GptSize(width=64, num_blocks=4, num_heads=4, head_bias=True)),
+        input=InputKind.TOKENS,
+    ),
+    ModelInfo(
+        name="table_mlp",
+        summary="3 fully connected layers on a row of features",
+        classic_input=(64,),
+        learning_rate=0.05,
+        fill=table_mlp,
+        input=InputKind.TABLE,
+    ),
+    *_LANGUAGE,
+)
