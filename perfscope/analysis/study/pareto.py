@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from perfscope.analysis.study.results import LearningRanking, SchemeRow
 from perfscope.vocabulary.comparison import RankBasis
@@ -49,19 +49,8 @@ def pareto_points(rows: Sequence[SchemeRow], ranking: LearningRanking | None) ->
             row.title: row.value if row.num_reached == row.num_runs else None for row in ranking.rows
         }
     points = [_point(row, to_target) for row in rows]
-    known = [figures for point in points if (figures := point.figures) is not None]
-    return tuple(
-        ParetoPoint(
-            title=point.title,
-            time_ns=point.time_ns,
-            memory_bytes=point.memory_bytes,
-            sent_bytes=point.sent_bytes,
-            is_best=None
-            if (own := point.figures) is None
-            else not any(_dominates(one, own) for one in known),
-        )
-        for point in points
-    )
+    measured = [figures for point in points if (figures := point.figures) is not None]
+    return tuple(structs.replace(point, is_best=_is_best(point, measured)) for point in points)
 
 
 def _point(row: SchemeRow, to_target: Mapping[str, float | None] | None) -> ParetoPoint:
@@ -77,14 +66,14 @@ def _point(row: SchemeRow, to_target: Mapping[str, float | None] | None) -> Pare
 
 
 def _sum(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) if len(known) == len(values) else None
+    present = [value for value in values if value is not None]
+    return sum(present) if len(present) == len(values) else None
 
 
-def _is_best(point: ParetoPoint, known: Sequence[tuple[float, float, float]]) -> bool | None:
-    own = point.figures
-    return None if own is None else not any(_dominates(one, own) for one in known)
+def _is_best(point: ParetoPoint, measured: Sequence[tuple[float, float, float]]) -> bool | None:
+    figures = point.figures
+    return None if figures is None else not any(_dominates(other, figures) for other in measured)
 
 
-def _dominates(one: tuple[float, float, float], other: tuple[float, float, float]) -> bool:
-    return one != other and all(a <= b for a, b in zip(one, other, strict=True))
+def _dominates(first: tuple[float, float, float], second: tuple[float, float, float]) -> bool:
+    return first != second and all(a <= b for a, b in zip(first, second, strict=True))

@@ -78,13 +78,17 @@ def _condition(text: str) -> tuple[str, frozenset[str]]:
     column, _, value = (word.strip() for word in text.partition("="))
     if column not in COLUMNS:
         raise UsageError(f"--where {text!r}: write COLUMN=VALUE; the columns are {', '.join(COLUMNS)}")
-    known, found = COLUMNS[column], set()
+    allowed, selected = COLUMNS[column], set()
     for word in value.split(HYBRID):
-        meant = [word] if word in known else [one for one in known if word and one.startswith(word)]
+        meant = (
+            [word]
+            if word in allowed
+            else [candidate for candidate in allowed if word and candidate.startswith(word)]
+        )
         if len(meant) != 1:
-            raise UsageError(f"--where {text!r}: values of {column} are {', '.join(known)}")
-        found.add(meant[0])
-    return column, frozenset(found)
+            raise UsageError(f"--where {text!r}: values of {column} are {', '.join(allowed)}")
+        selected.add(meant[0])
+    return column, frozenset(selected)
 
 
 def _is_of_kind(scheme: type[Scheme], wanted: list[tuple[str, frozenset[str]]]) -> bool:

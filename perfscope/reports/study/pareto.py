@@ -22,20 +22,22 @@ def pareto_blocks(schemes: SchemeStudy, suffix: str) -> Iterator[Block]:
     if sum(point.figures is not None for point in points) < 2:
         return
     ranking = schemes.learning
-    words = f"time to {visible(ranking.target)}" if ranking and is_by_target(ranking) else "time per sample"
-    yield _table(points, words, suffix)
+    time_title = (
+        f"time to {visible(ranking.target)}" if ranking and is_by_target(ranking) else "time per sample"
+    )
+    yield _table(points, time_title, suffix)
     for key, title, value in _ACROSS:
-        yield _chart(points, words, (key, title, value), suffix)
+        yield _chart(points, time_title, (key, title, value), suffix)
 
 
-def _table(points: Sequence[ParetoPoint], words: str, suffix: str) -> Table:
+def _table(points: Sequence[ParetoPoint], time_title: str, suffix: str) -> Table:
     return Table(
         id=f"study-pareto-table{suffix}",
         title="Time, memory and bytes",
         terminal_rows=16,
         columns=(
             Column(key="setting", title="Setting", primary=True),
-            Column(key="time", title=words[:1].upper() + words[1:], unit=Unit.TIME, primary=True),
+            Column(key="time", title=time_title[:1].upper() + time_title[1:], unit=Unit.TIME, primary=True),
             Column(key="memory", title="Peak memory of a rank", unit=Unit.BYTES, primary=True),
             Column(key="bytes", title="Bytes sent per step", unit=Unit.BYTES, primary=True),
             Column(key="best", title="Pareto optimal", primary=True),
@@ -68,26 +70,26 @@ def _reasons(point: ParetoPoint) -> Iterator[str]:
 
 def _chart(
     points: Sequence[ParetoPoint],
-    words: str,
+    time_title: str,
     across: tuple[str, str, Callable[[ParetoPoint], float | None]],
     suffix: str,
 ) -> CurveChart:
     """One mark for each setting that is known in all three figures, the optimal ones first."""
     key, title, value = across
-    known = sorted((point for point in points if point.figures), key=lambda point: not point.is_best)
+    measured = sorted((point for point in points if point.figures), key=lambda point: not point.is_best)
     curves = tuple(
         Curve(
             label=f"{visible(point.title, 60)}{' (optimal)' if point.is_best else ''}",
             x=(point.time_ns or 0.0,),
             y=(value(point) or 0.0,),
         )
-        for point in known[:MOST_CURVES]
+        for point in measured[:MOST_CURVES]
     )
-    left_out = len(known) - len(curves)
+    left_out = len(measured) - len(curves)
     return CurveChart(
         id=f"study-pareto-{key}{suffix}",
-        title=f"{title[:1].upper()}{title[1:]} against {words}",
-        x_title=words,
+        title=f"{title[:1].upper()}{title[1:]} against {time_title}",
+        x_title=time_title,
         y_title=title,
         curves=curves,
         x_unit=Unit.TIME,
