@@ -55,7 +55,7 @@ def open_run(run: str | Path | None = None, *, executor: Executor | None = None)
         >>> run.table("layers").sort_by([("forward_ns", "descending")])["layer"][0].as_py()
         'features.0'
     """
-    path = RunReader(Path(run) if run is not None else latest_run()).path
+    path = RunReader(Path(run) if run is not None else latest_run(), ranks=()).path
     closing: list[Callable[[], None]] = []
     reader = RunReader(up_to_date(path, closing.append, executor=executor))
     opened = Run(reader, path, executor=executor)

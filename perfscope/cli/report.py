@@ -184,14 +184,18 @@ def import_for_now(traces: Sequence[Path], engine: Engine) -> Path:
 
 
 def open_run(run: Path | None) -> RunReader:
-    """The run the user means; says which one where none is named. Raises RunDirectoryError."""
+    """The run the user means, read but for its ranks; says which one where none is named.
+
+    Raises:
+        RunDirectoryError: it is no run, or cannot be read.
+    """
     from perfscope.api.opening import latest_run
     from perfscope.rundir.reader import RunReader
 
     if run is not None:
-        return RunReader(run)
+        return RunReader(run, ranks=())
     latest = latest_run()
-    reader = RunReader(latest)
+    reader = RunReader(latest, ranks=())
     click.echo(f"perfscope: {latest} is {reader.path}", err=True)
     return reader
 
