@@ -57,7 +57,7 @@ def place_text(location: Place) -> str:
 def places_text(locations: Sequence[tuple[int, Place]], *, past: bool = False) -> str:
     """Where ranks stand, those of one place together: first the places outside of communication.
 
-    ``rank 1 stands at train.py:17 (load)``; "" where nothing is known.
+    ``rank 1 is at train.py:17 (load)``; "" where nothing is known.
     """
     alike: dict[str, list[int]] = {}
     outside: dict[str, bool] = {}
@@ -67,15 +67,15 @@ def places_text(locations: Sequence[tuple[int, Place]], *, past: bool = False) -
         outside[text] = not location.call
     texts = sorted(filter(None, alike), key=lambda text: (not outside[text], len(alike[text])))
     more = len(texts) - _MOST_PLACES
-    parts = [_stand(alike[text], text, past) for text in texts[:_MOST_PLACES]]
+    parts = [_location(alike[text], text, past) for text in texts[:_MOST_PLACES]]
     return "; ".join([*parts, *([f"{more} more places"] if more > 0 else [])])
 
 
-def _stand(ranks: Sequence[int], text: str, past: bool) -> str:
-    several = len(ranks) > 1
+def _location(ranks: Sequence[int], text: str, past: bool) -> str:
     if text.startswith("its "):  # a state
         return f"{ranks_of(ranks)}: {text}"
-    verb = "stood" if past else "stand" if several else "stands"
+    several = len(ranks) > 1
+    verb = ("was", "were")[several] if past else ("is", "are")[several]
     return f"{ranks_of(ranks)} {verb} {text}"
 
 

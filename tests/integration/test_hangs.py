@@ -158,8 +158,8 @@ def test_a_rank_that_does_not_enter_a_collective_is_named_also_after_the_run_was
         pause, average = line_of(path, "time.sleep(600)"), line_of(path, "dist.all_reduce")
         places = {rank["rank"]: (rank["call"], rank["line"], rank["function"]) for rank in hang["ranks"]}
         assert places == {0: ("all_reduce", average, "average"), 1: ("", pause, "pause")}
-        first = f"rank 1 stands at training.py:{pause} (pause)"
-        second = f"rank 0 stands in all_reduce, called from training.py:{average} (average)"
+        first = f"rank 1 is at training.py:{pause} (pause)"
+        second = f"rank 0 is in all_reduce, called from training.py:{average} (average)"
         assert spoken[0].endswith(f"{first}; {second}")
         assert f"Find out why rank 1 did not get past training.py:{pause} (pause)" in summary
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import re
+import runpy
 import subprocess
 import sys
 import tokenize
@@ -435,3 +436,12 @@ def test_names_and_texts_are_spelled_as_in_the_united_states() -> None:
         if NOT_AMERICAN.search(line.replace("_", " "))
     ]
     assert wrong == []
+
+
+def test_names_say_what_a_value_is() -> None:
+    path = Path(__file__).parents[2] / "benchmarks" / "house_measures.py"
+    measures = runpy.run_path(str(path))
+    shape = measures["read_shape"](PACKAGE.parent)
+    generic = sum(shape.nouns.values())
+    assert shape.num_bindings > 50_000
+    assert generic <= 0.001 * shape.num_bindings, shape.nouns_by_module.most_common(20)

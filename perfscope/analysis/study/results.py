@@ -252,7 +252,7 @@ class PopRow(Struct, frozen=True, kw_only=True):
     """One factor of the POP hierarchy; `values` are in the order of PopTree.world_sizes, None = missing."""
 
     factor: PopFactor  # of POP_ROWS
-    depth: int  # 0: global_efficiency; how far it stands indented
+    depth: int  # 0: global_efficiency; how far it is indented
     values: tuple[float | None, ...]
     reasons: tuple[str, ...]  # why a value is missing, in the same order; "" = it is there
 

@@ -1,4 +1,4 @@
-"""From when on to compare a group's members: the last instant at which all of them stood at the same place.
+"""From when on to compare a group's members: the last instant at which all of them were at the same place.
 
 That is the exit of an earlier call of all members, if the main line of each of them waited for it: then none
 had run ahead. Calls in the background (gradient buckets) do not stop the main line and align nothing. Where

@@ -75,7 +75,7 @@ class LineTable(Struct, frozen=True, kw_only=True, eq=False):
         return result
 
     def is_waited_for(self, ranks: tuple[int, ...], leave: Int64) -> NDArray[np.bool_]:
-        """Whether the rank's main line stood in communication until that instant. Shape like `leave`."""
+        """Whether the rank's main line was in communication until that instant. Shape like `leave`."""
         before = leave - 1
         cells = self.places(ranks, before)
         result: NDArray[np.bool_] = (self.part[cells] == LINE_EXPOSED) & (self.end[cells] > before)

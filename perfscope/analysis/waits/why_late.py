@@ -1,6 +1,6 @@
 """Why the rank that entered last was late.
 
-Each member's main line is followed from where all of them last stood at the same place (`common_start`) to
+Each member's main line is followed from where all of them were last at the same place (`common_start`) to
 its entry. What the late rank spent more on than the lower median of the others did is the reason: the parts'
 excesses add up to about its lateness, and the largest is named, if it is a third of it at least. Of
 computation it is the layer and phase with the largest excess. Where the excess is communication with another
