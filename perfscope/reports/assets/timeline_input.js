@@ -34,6 +34,13 @@ function spanFacts(view, span) {
   return { title: data.name(def), facts };
 }
 
+// Right below the section's title in the order of headings.
+function detailsTitle(text) {
+  const title = element("h4", text);
+  title.setAttribute("aria-level", "3");
+  return title;
+}
+
 class TimelineInput {
   constructor(view) {
     this.view = view;
@@ -235,7 +242,7 @@ class TimelineInput {
         pair.append(element("dt", name), element("dd", value));
         list.append(pair);
       }
-      panel.replaceChildren(element("h4", title), list);
+      panel.replaceChildren(detailsTitle(title), list);
       byId("tl-live").textContent = `${title}. ${facts.map(([name, value]) => `${name}: ${value}`).join(". ")}`;
       this.reveal(span);
     }

@@ -123,7 +123,7 @@ class TimelineRange {
     const title = `Selected: ${formatNs(t1 - t0)}, from ${formatNs(t0)} to ${formatNs(t1)}`;
     const means = parts.map(([key]) => ranks.reduce((sum, { sums }) => sum + sums[key], 0) / ranks.length);
     const head = element("div", null, "tl-range-head");
-    head.append(element("h4", title), this.act("Zoom to it", () => view.show(t0, t1)), this.act("Clear", () => this.select(null)));
+    head.append(detailsTitle(title), this.act("Zoom to it", () => view.show(t0, t1)), this.act("Clear", () => this.select(null)));
     this.panel.replaceChildren(head, this.table(parts, ranks, means, t1 - t0));
     const said = parts.map(([, name], n) => `${name} ${formatNs(means[n])}`).join(", ");
     this.live.textContent = `${title}. ${ranks.length > 1 ? "Mean rank" : `Rank ${ranks[0].rank}`}: ${said}.`;

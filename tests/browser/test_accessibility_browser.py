@@ -1,0 +1,62 @@
+"""Every kind of page against axe-core's rules, in both themes, a range of the timeline selected."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from perfscope.cli.main import cli
+from perfscope.reports.gate_history.build import build_history_report
+from perfscope.reports.html import render_html
+from perfscope.reports.study.build import build_study_report
+from tests.support.site_runs import write_many
+from tests.unit.gate.test_trend import made_history, of
+from tests.unit.reports.study.test_report import everything
+
+pytest.importorskip("selenium", reason="the browser tests drive Chromium through selenium")
+
+from tests.support.axe import axe_script, violations
+from tests.support.browser import Browser, browser, pytestmark, report
+
+__all__ = ["browser", "pytestmark", "report"]
+
+
+@pytest.fixture(scope="module")
+def axe(pytestconfig: pytest.Config) -> str:
+    assert pytestconfig.cache is not None
+    return axe_script(pytestconfig.cache.mkdir("axe"))
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory, report: Path) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("pages")
+    compare, history = folder / "compare.html", folder / "history.html"
+    compare.write_text(render_html(build_study_report(everything())), encoding="utf-8")
+    made = build_history_report([of(made_history())], "history.sqlite")
+    history.write_text(render_html(made), encoding="utf-8")
+    write_many(folder / "runs", 24, num_series=4)
+    arguments = ["dashboard", str(folder / "runs"), "-o", str(folder / "site")]
+    CliRunner().invoke(cli, arguments, catch_exceptions=False, standalone_mode=False)
+    dashboard = folder / "site" / "index.html"
+    return {"report": report, "compare": compare, "history": history, "dashboard": dashboard}
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("kind", ["report", "compare", "history", "dashboard"])
+@pytest.mark.parametrize("width", [1300, 390])
+def test_axe_finds_nothing(
+    browser: Browser, axe: str, pages: dict[str, Path], kind: str, theme: str, width: int
+) -> None:
+    browser.open(pages[kind], theme=theme, width=width)
+    if kind == "report":
+        browser.js("location.hash = '#timeline&from=1000000&to=9000000'")
+        browser.until(lambda: bool(browser.canvas("range")))
+    assert violations(browser, axe) == []
+
+
+def test_axe_finds_what_is_planted(browser: Browser, axe: str, report: Path) -> None:
+    browser.open(report)
+    browser.js("document.querySelector('main').append(document.createElement('button'))")
+    assert [rule for rule, *_ in violations(browser, axe)] == ["button-name"]
