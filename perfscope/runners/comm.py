@@ -97,8 +97,9 @@ class Ledger:
         """
         owners = {id(param): name for name, param in layer_params(model)}
         values = [*(model.parameters() if params is None else params)]
-        ends = tuple(accumulate(value.numel() for value in values))
-        memory = values[0].new_zeros(ends[-1], device=device, requires_grad=False)
+        parts = [local_part(value.detach()) for value in values]
+        ends = tuple(accumulate(part.numel() for part in parts))
+        memory = parts[0].new_zeros(ends[-1], device=device, requires_grad=False)
         self._flats[memory.untyped_storage().data_ptr()] = _Flat(
             memory, tuple(owners[id(value)] for value in values), ends
         )
@@ -196,6 +197,13 @@ def name_groups(model: nn.Module) -> None:
         for attribute, group in vars(module).items():
             if isinstance(group, Group):
                 setattr(module, attribute, group.serving(name or type(model).__name__))
+
+
+def local_part(tensor: torch.Tensor) -> torch.Tensor:
+    """What this rank holds of a distributed tensor (DTensor); any other tensor itself."""
+    to_local = getattr(tensor, "to_local", None)
+    held: torch.Tensor = tensor if to_local is None else to_local()
+    return held
 
 
 def num_bytes(tensor: torch.Tensor) -> int:

@@ -21,9 +21,10 @@ LrRule = Literal["none", "linear", "sqrt"]
 Binding = Literal["numa", "core", "none"]
 Backend = Literal["auto", "gloo", "nccl", "mpi"]
 OptimizerName = Literal["sgd", "nesterov", "adamw", "lars", "lamb"]
+PipelineName = Literal["gpipe", "1f1b", "interleaved", "zero-bubble"]
 Schedule = Literal["constant", "linear", "cosine", "step"]
 DTYPES, DEVICES, LR_RULES, BINDINGS, BACKENDS = map(get_args, (Dtype, Device, LrRule, Binding, Backend))
-OPTIMIZERS, SCHEDULES = get_args(OptimizerName), get_args(Schedule)
+OPTIMIZERS, SCHEDULES, PIPELINES = map(get_args, (OptimizerName, Schedule, PipelineName))
 # Of optimizers with a scale of their own, without --lr; models state theirs for plain SGD.
 LEARNING_RATES = {"adamw": 1e-3, "lars": 10.0, "lamb": 0.01}
 LAYERWISE = ("lars", "lamb")  # need the norms of whole layers
@@ -118,6 +119,7 @@ class BenchConfig:
         price_per_hour: of all machines of the run together, in any currency.
         period: tau; steps between two exchanges of periodic schemes; None = the scheme's own default.
         moving_rate: a = eta * rho of elastic averaging; None = 0.9 / number of workers.
+        pipeline: schedule of the scheme `mesh` where pp is above 1, one of PIPELINES.
         num_microbatches: of pipelines; None = the scheme's default.
         dropout: probability; 0 so that schemes can be compared sample by sample.
         num_hosts: hosts that the ranks are spread over evenly, consecutive ranks together (`--cluster`).
@@ -157,6 +159,7 @@ class BenchConfig:
     price_per_hour: Annotated[float, Meta(gt=0, le=10**9)] | None = None
     period: Count | None = None
     moving_rate: Annotated[float, Meta(ge=-(10**9), le=10**9)] | None = None  # schemes know the real bounds
+    pipeline: PipelineName = "1f1b"
     num_microbatches: Count | None = None
     dropout: Part = 0.0
     num_hosts: Places = 1

@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from perfscope.errors import PerfscopeError, UsageError
-from perfscope.runners.config import BACKENDS, BINDINGS, DEVICES, DTYPES, LR_RULES, OPTIMIZERS, SCHEDULES
+from perfscope.runners.config import (
+    BACKENDS,
+    BINDINGS,
+    DEVICES,
+    DTYPES,
+    LR_RULES,
+    OPTIMIZERS,
+    PIPELINES,
+    SCHEDULES,
+)
 
 if TYPE_CHECKING:
     from perfscope.runners.cluster.spec import ClusterSpec
@@ -102,6 +111,11 @@ _TRAINING = (
     _option("dropout", "Probability.  [default: 0]", type=float, metavar="P"),
     _option("period", "Steps between exchanges, for schemes that have a period.", type=int, metavar="TAU"),
     _option("moving-rate", "Moving rate a = eta * rho of elastic averaging.", type=float, metavar="A"),
+    _option(
+        "pipeline",
+        "Schedule of a mesh with pp, without SCHEME.  [default: 1f1b]",
+        type=click.Choice(PIPELINES),
+    ),
     _option("microbatches", "Microbatches of a pipeline.", type=int, metavar="N"),
 )
 _FRAMEWORK = (

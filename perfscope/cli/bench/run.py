@@ -94,6 +94,7 @@ def command(
       perfscope bench run dp.packed --ranks 4 --model alexnet --input 3x64x64 --batch 16
       perfscope bench run 'dp.ddp+topk(0.01)' --ranks 4
       perfscope bench run hy.filter_dp --mesh dp=2,tp=2 --cluster 2x2@1gbit --dry-run
+      perfscope bench run --mesh dp=2,tp=2,pp=2 --model transformer
       perfscope bench run --framework jax --model lenet --ranks 2
 
     \b
@@ -115,7 +116,7 @@ def command(
     if not dry_run and seeds is None:
         _require_room(output, force)
     if framework is None:
-        named, code = _named_scheme(scheme, python, env), 0
+        named, code = _named_scheme(scheme or (settings.get("mesh") and "mesh"), python, env), 0
         for seeded in _with_seeds(asked, seeds):
             code = code or _run_scheme(named, seeded, modifiers, cluster)
     else:
@@ -154,7 +155,7 @@ def _named_scheme(scheme: str | None, python: str | None, env: str | None) -> st
     if python is not None or env is not None:
         raise UsageError("--python and --env name the Python of a --framework; name that, too")
     if scheme is None:
-        raise UsageError("name a SCHEME (`perfscope bench list` shows them), or a --framework")
+        raise UsageError("name a SCHEME (`perfscope bench list` shows them), a --mesh or a --framework")
     return scheme
 
 

@@ -12,6 +12,7 @@ FAMILIES: dict[str, str] = {
     "cp": "Context parallelism",
     "pp": "Pipelines",
     "hy": "Hybrids",
+    "mesh": "Any axes together",
 }
 
 

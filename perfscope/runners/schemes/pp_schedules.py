@@ -147,10 +147,6 @@ class Pipeline(Scheme):
 
     def build(self, model: nn.Sequential) -> None:
         """See Scheme."""
-        from torch.distributed import pipelining  # half a second, for pipelines only
-
-        # When a peer is gone, torch logs the whole schedule on every rank before it raises.
-        logging.getLogger("torch.distributed.pipelining.schedules").setLevel(logging.CRITICAL)
         stages, mine = self.stages(self.job), self.stages_of(self.job, self.world.rank)
         self._m = self.num_microbatches(self.job)
         self._layout = layout_of(model.state_dict(), self._owners(model, stages))
@@ -159,28 +155,15 @@ class Pipeline(Scheme):
         blocks = dict(model.named_children())
         self.parts = [nn.Sequential(OrderedDict((n, blocks[n]) for n in stages[i].blocks)) for i in mine]
         group = self.world.groups(Axis.PP, self.job.mesh.groups(Axis.PP))
-        size, dtype = self.job.group_batch // self._m, next(model.parameters()).dtype
-
-        def example(shape: tuple[int, ...], index: int) -> torch.Tensor:
-            if index == 0:
-                return example_input(model, shape, size).to("meta")
-            return torch.empty((size, *shape), dtype=dtype, device="meta", requires_grad=True)
-
-        made = [
-            pipelining.PipelineStage(
-                part,
-                index,
-                len(stages),
-                self.world.device,
-                input_args=(example(stages[index].in_shape, index),),
-                output_args=(example(stages[index].out_shape, index + 1),),
-                group=group.handle,
-            )
-            for index, part in zip(mine, self.parts, strict=True)
-        ]
-        kind = getattr(pipelining, self.schedule)
-        self.schedule_object = kind(
-            made if self.stages_per_rank > 1 else made[0], self._m, loss_fn=cross_entropy
+        size = self.job.group_batch // self._m
+        ends = [stages[0].in_shape, *(stage.out_shape for stage in stages)]
+        self.schedule_object = open_schedule(
+            self.schedule,
+            dict(zip(mine, self.parts, strict=True)),
+            [example_activation(model, shape, size, index) for index, shape in enumerate(ends)],
+            self._m,
+            group.handle,
+            self.world.device,
         )
         self._params = [value for part in self.parts for value in part.parameters()]
         self.optimizer = make_optimizer(self, self._params, layers_of(*self.parts))
@@ -239,6 +222,53 @@ class Pipeline(Scheme):
             for block in stage.blocks
         }
         return {name: (stage_of[name.split(".")[0]],) for name in model.state_dict()}
+
+
+def example_activation(model: nn.Module, shape: Sequence[int], size: int, index: int) -> torch.Tensor:
+    """What stage `index` takes in of so many samples, without memory."""
+    if index == 0:
+        return example_input(model, shape, size).to("meta")
+    dtype = next(model.parameters()).dtype
+    return torch.empty((size, *shape), dtype=dtype, device="meta", requires_grad=True)
+
+
+def open_schedule(
+    kind: str,
+    parts: Mapping[int, nn.Module],
+    ends: Sequence[torch.Tensor],
+    num_microbatches: int,
+    group: Any,
+    device: torch.device,
+) -> Any:
+    """torch's schedule over this rank's stages.
+
+    Args:
+        kind: name in torch.distributed.pipelining.
+        parts: modules of this rank, by stage.
+        ends: on meta; `ends[i]` enters stage i, `ends[i + 1]` leaves it.
+        num_microbatches: m.
+        group: torch's.
+        device: of the rank.
+    """
+    from torch.distributed import pipelining  # half a second, for pipelines only
+
+    # When a peer is gone, torch logs the whole schedule on every rank before it raises.
+    logging.getLogger("torch.distributed.pipelining.schedules").setLevel(logging.CRITICAL)
+    made = [
+        pipelining.PipelineStage(
+            part,
+            index,
+            len(ends) - 1,
+            device,
+            input_args=(ends[index],),
+            output_args=(ends[index + 1],),
+            group=group,
+        )
+        for index, part in parts.items()
+    ]
+    schedule = getattr(pipelining, kind)
+    several = not issubclass(schedule, pipelining.schedules.PipelineScheduleSingle)
+    return schedule(made if several else made[0], num_microbatches, loss_fn=cross_entropy)
 
 
 def _lonely_norm(job: Job, microbatch: int) -> str | None:

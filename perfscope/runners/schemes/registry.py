@@ -20,6 +20,7 @@ from perfscope.runners.schemes.hy_mp import ChannelData, FcTensorData, FilterDat
 from perfscope.runners.schemes.hy_numa_replica import NumaReplica
 from perfscope.runners.schemes.hy_owt import OneWeirdTrick
 from perfscope.runners.schemes.hy_pp_dp import PipelineDataParallel
+from perfscope.runners.schemes.mesh_axes import MeshParallel
 from perfscope.runners.schemes.mp_channel import Channel
 from perfscope.runners.schemes.mp_fctp import FcTensorParallel
 from perfscope.runners.schemes.mp_filter import Filter
@@ -53,6 +54,7 @@ SCHEMES: tuple[type[Scheme], ...] = (
     OneWeirdTrick,
     PipelineDataParallel,
     Auto,
+    MeshParallel,
     NumaReplica,
     PsSync,
     PsAsyncSgd,

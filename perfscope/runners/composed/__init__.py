@@ -1,0 +1,1 @@
+"""Several axes of a mesh at once: what each divides, and what each sends."""
