@@ -127,6 +127,8 @@ class SchemeRecord(WholeLists, frozen=True):
     evaluate_every: Count | None = None
     moving_rate: Figure | None = None
     dropout: Figure | None = None
+    accumulate: Count | None = None
+    activation_checkpointing: bool = False
     target: str | None = None
     price_per_hour: Figure | None = None
     equals_serial: bool = False
@@ -159,6 +161,8 @@ class SchemeRecord(WholeLists, frozen=True):
             *((name, getattr(self, name)) for name in ("clip_norm", "moving_rate", "dropout")),
             ("steps", self.steps if self.target or self.schedule not in (None, "constant") else None),
             *((name, getattr(self, name)) for name in ("target", "evaluate_every")),
+            ("accumulate", self.accumulate if self.accumulate != 1 else None),
+            ("activation_checkpointing", self.activation_checkpointing or None),
             ("held_out", self.held_out if self.held_out != _HELD_OUT else None),
             *self.task,
         )

@@ -15,7 +15,7 @@ from perfscope.runners.learning.targets import TOP5, parse_target
 from perfscope.runners.mesh import Mesh
 from perfscope.settings import converted
 
-Dtype = Literal["float32", "float64"]
+Dtype = Literal["float32", "float64", "bfloat16", "float16"]
 Device = Literal["auto", "cpu", "cuda"]
 LrRule = Literal["none", "linear", "sqrt"]
 Binding = Literal["numa", "core", "none"]
@@ -105,7 +105,10 @@ class BenchConfig:
         weight_decay: of sgd and nesterov added to the gradient, of adamw decoupled (torch.optim); of lars and
             lamb part of the direction (schemes.layer_rules).
         clip_norm: largest norm of the gradient of an update; None = not limited.
-        dtype: of weights and samples, one of DTYPES.
+        dtype: of weights and samples, one of DTYPES; bfloat16 and float16 are mixed precision: weights are
+            float32, and torch.autocast chooses the operators that compute in 16 bits.
+        accumulate: micro-batches that each rank's samples of a step are divided into.
+        activation_checkpointing: blocks keep their inputs only; the rest is computed again when needed.
         seed: of weights, samples and whatever a scheme draws.
         data: "synthetic", or the path of a folder or .npz.
         label_noise: share of synthetic targets that are drawn uniformly from all classes; None = 0, of tokens
@@ -148,6 +151,8 @@ class BenchConfig:
     weight_decay: Annotated[float, Meta(ge=0, le=1)] = 0.0
     clip_norm: Annotated[float, Meta(gt=0, le=10**9)] | None = None
     dtype: Dtype = "float32"
+    accumulate: Count = 1
+    activation_checkpointing: bool = False
     seed: Annotated[int, Meta(ge=0, le=(1 << 63) - 1)] = 0
     data: str = "synthetic"
     label_noise: Part | None = None
@@ -169,6 +174,16 @@ class BenchConfig:
     threads: Places | None = None
     timeout_s: Annotated[float, Meta(gt=0, le=86_400)] = DEFAULT_TIMEOUT_S
     save_weights: str | None = None
+
+    @property
+    def is_mixed(self) -> bool:
+        """Whether operators compute in 16 bits on weights of 32."""
+        return self.dtype in ("bfloat16", "float16")
+
+    @property
+    def weight_dtype(self) -> str:
+        """Of weights, gradients and samples."""
+        return "float32" if self.is_mixed else self.dtype
 
     @property
     def full_name(self) -> str:

@@ -49,6 +49,8 @@ def plan(config: BenchConfig, *, writes: bool = True) -> Job:
         raise BenchError(f"{scheme.name} cannot exchange over {config.backend}; use --backend {fits}")
     scheme.check_modifiers(config)
     scheme.check_update(config)
+    scheme.check_passes(config)
+    _check_accumulation(config, max(scheme.num_parts(mesh), 1))
     check_data(config)
     if writes and config.save_weights is not None:
         check_weights_file(config.save_weights)
@@ -96,6 +98,15 @@ def _check_noise(job: Job) -> None:
         raise BenchError(
             f"--noise-every needs gradients that are means over single samples, but {job.config.model} "
             f"normalizes over the batch; leave it out, or use a model without batch normalization"
+        )
+
+
+def _check_accumulation(config: BenchConfig, num_parts: int) -> None:
+    own = config.batch // num_parts
+    if own % config.accumulate:
+        raise BenchError(
+            f"the {own} samples of a rank cannot be cut into {config.accumulate} equal micro-batches; "
+            f"choose an --accumulate that divides {own}"
         )
 
 

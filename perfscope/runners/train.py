@@ -22,6 +22,7 @@ from perfscope.runners.learning.pauses import Pauses
 from perfscope.runners.models.registry import build_model
 from perfscope.runners.schemes.base import Batch, LoopReporter, Scheme
 from perfscope.runners.schemes.local import loss_of
+from perfscope.runners.schemes.recomputation import checkpoint_activations
 from perfscope.runners.schemes.registry import find_scheme
 from perfscope.runners.wire import grown, read_interfaces
 from perfscope.runners.world import World
@@ -111,7 +112,10 @@ def train(job: Job, world: World) -> TrainingOutcome:
     feed = open_feed(config, world.device)
     workers = input_workers(config)
     template = build_model(config).to(world.device)
-    scheme.build(copy.deepcopy(template))
+    model = copy.deepcopy(template)
+    if config.activation_checkpointing:
+        checkpoint_activations(model)
+    scheme.build(model)
     pauses = Pauses(scheme, template, feed, world)
     torch.manual_seed(_draws_of(scheme))
     world.peers.barrier()
@@ -133,7 +137,7 @@ def train(job: Job, world: World) -> TrainingOutcome:
         step_ends_ns=notes.ends_ns,
         served=served,
         interfaces=interfaces,
-        details=scheme.details(),
+        details={**scheme.details(), **scheme.passes.details()},
         state=state,
         held_out_loss=loss,
         learning=pauses.as_json(),

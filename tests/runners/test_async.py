@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from perfscope.runners.comm import Ledger
-from perfscope.runners.config import BenchError
+from perfscope.runners.config import BenchConfig, BenchError
 from perfscope.runners.mpi import MpiPeers
 from perfscope.runners.planning import plan
+from perfscope.runners.schemes.passes import Passes
 from perfscope.runners.schemes.ps_async import momentum_update
 from perfscope.runners.schemes.registry import find_scheme
 from perfscope.runners.schemes.server_base import Staleness
@@ -252,7 +253,7 @@ def test_unlocked_updates_see_who_was_there() -> None:
 def test_a_packed_model_computes_and_saves_the_same() -> None:
     model = torch.nn.Sequential(torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 3))
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    packed = PackedModel(model, Ledger())
+    packed = PackedModel(model, Ledger(), Passes(BenchConfig(scheme="serial"), torch.device("cpu")))
     assert packed.weights.shape == (4 + 4 + 12 + 3,)
     assert difference(packed.state(packed.weights), before) == 0
     packed.weights += 1

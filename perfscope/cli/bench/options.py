@@ -79,7 +79,20 @@ _TRAINING = (
     _option("warmup", "Steps in which the rate grows to --lr.  [default: 0]", type=int, metavar="N"),
     _option("weight-decay", "Of the optimizer.  [default: 0]", type=float, metavar="L"),
     _option("clip-norm", "Largest norm of a gradient.  [default: no limit]", type=float, metavar="G"),
-    _option("dtype", "Of weights and samples.  [default: float32]", type=click.Choice(DTYPES)),
+    _option(
+        "dtype",
+        "Of weights and samples; bfloat16 and float16: autocast on float32 weights.  [default: float32]",
+        type=click.Choice(DTYPES),
+    ),
+    _option(
+        "accumulate", "Micro-batches of a step, one after the other.  [default: 1]", type=int, metavar="N"
+    ),
+    _option(
+        "activation-checkpointing",
+        "Keep the inputs of blocks only; compute the rest again in the backward pass.",
+        is_flag=True,
+        default=None,
+    ),
     _option("seed", "Of weights and samples.  [default: 0]", type=int, metavar="N"),
     _option("data", "`synthetic`, a folder of images by class, or an .npz file.", metavar="WHERE"),
     _option(

@@ -73,7 +73,7 @@ class StoredFeed(Feed):
     def _make(self, indices: torch.Tensor) -> Batch:
         wanted = indices.tolist()
         targets = torch.tensor([self._source.labels[index] for index in wanted], dtype=torch.int64)
-        return Batch(self._source.samples(wanted).to(getattr(torch, self._config.dtype)), targets)
+        return Batch(self._source.samples(wanted).to(getattr(torch, self._config.weight_dtype)), targets)
 
 
 def _require_fit(config: BenchConfig, source: SampleStore, num_training: int, reserved: int) -> None:

@@ -107,7 +107,7 @@ class SyntheticFeed(Synthetic):
 
     def __init__(self, config: BenchConfig, device: torch.device, stream: int = _TRAINING) -> None:
         super().__init__(config, device, stream)
-        self._dtype: torch.dtype = getattr(torch, config.dtype)
+        self._dtype: torch.dtype = getattr(torch, config.weight_dtype)
         channels, height, width = config.input_shape
         self._numel = prod(config.input_shape)
         patterns = _draw((config.num_classes, channels, _GRID, _GRID), mixed_seed(config.seed, 0, 0), _PATCH)
@@ -143,7 +143,7 @@ class SyntheticTables(Synthetic):
 
     def __init__(self, config: BenchConfig, device: torch.device, stream: int = _TRAINING) -> None:
         super().__init__(config, device, stream)
-        dtype: torch.dtype = getattr(torch, config.dtype)
+        dtype: torch.dtype = getattr(torch, config.weight_dtype)
         (features,) = config.input_shape
         centers = _draw((config.num_classes, features), mixed_seed(config.seed, 0, 0), _CENTER)
         strip = _draw((_STRIP + features,), mixed_seed(config.seed, stream, 1), _NOISE)

@@ -51,7 +51,7 @@ def build_model(config: BenchConfig) -> nn.Sequential:
     stack = Stack(config.input_shape)
     with torch.device("meta"):  # no memory, and no random numbers for weights that are replaced anyway
         info.fill(stack, config.num_classes, config.dropout)
-        model = stack.sequential().to(getattr(torch, config.dtype))
+        model = stack.sequential().to(getattr(torch, config.weight_dtype))
     if target.type != "meta":
         model = model.to_empty(device=target)
         _draw_weights(stack.fan_ins, config.seed)

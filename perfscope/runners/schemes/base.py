@@ -18,6 +18,7 @@ from perfscope.runners.config import LAYERWISE, BenchConfig, BenchError, evaluat
 from perfscope.runners.inputs import ALL_INPUTS, InputKind
 from perfscope.runners.job import Job
 from perfscope.runners.mesh import Mesh
+from perfscope.runners.schemes.passes import Passes
 from perfscope.runners.traffic import Traffic
 from perfscope.runners.world import World
 from perfscope.vocabulary.axes import Axis
@@ -41,6 +42,15 @@ UPDATE_SETTINGS: Mapping[str, object] = {
 }
 OWN_RULE = dict.fromkeys(("optimizer", "weight_decay", "clip_norm"), "its rule is an update of its own")
 CONSTANT_RULE = {**OWN_RULE, **dict.fromkeys(("schedule", "warmup"), "its workers share no count of steps")}
+DIVIDED_MODEL = {
+    "accumulate": "what its ranks exchange inside a step is planned for whole batches; leave it out",
+    "activation_checkpointing": "what is computed again would be exchanged again; leave it out",
+    "mixed": "its ranks exchange activations, which are of the weights' type; use float32 or float64",
+}
+NO_SKIP = {
+    "float16": "all ranks must skip a step whose gradient is not finite, and none can tell before "
+    "the update; use bfloat16"
+}
 NO_WHOLE_GRADIENT = {"clip_norm": "no rank has the whole gradient"}
 
 
@@ -111,6 +121,7 @@ class Scheme(ABC):
         deterministic: the same weights in every run.
         one_host: ranks must share one host's memory.
         whole_layers: a rank knows the norms of whole layers.
+        refused_passes: "accumulate", "activation_checkpointing", "mixed" (precision), "float16" -> why not.
         refused_updates: settings of the update that the scheme cannot apply (UPDATE_SETTINGS) -> the reason.
     """
 
@@ -129,6 +140,7 @@ class Scheme(ABC):
     one_host: ClassVar[bool] = False
     whole_layers: ClassVar[bool] = True
     refused_updates: ClassVar[Mapping[str, str]] = {}
+    refused_passes: ClassVar[Mapping[str, str]] = {}
     backends: ClassVar[tuple[str, ...]] = (
         "gloo",
         "nccl",
@@ -186,6 +198,20 @@ class Scheme(ABC):
             )
 
     @classmethod
+    def check_passes(cls, config: BenchConfig) -> None:
+        """Raises BenchError for micro-batches, recomputation or a precision that the scheme cannot use."""
+        asked = {
+            "accumulate": (config.accumulate > 1, f"--accumulate {config.accumulate}"),
+            "activation_checkpointing": (config.activation_checkpointing, "--activation-checkpointing"),
+            "mixed": (config.is_mixed, f"--dtype {config.dtype}"),
+            "float16": (config.dtype == "float16", "--dtype float16"),
+        }
+        for name, reason in cls.refused_passes.items():
+            is_asked, option = asked[name]
+            if is_asked:
+                raise BenchError(f"{cls.name} cannot take {option}: {reason}")
+
+    @classmethod
     def check(cls, job: Job) -> None:
         """Raises BenchError for what only this scheme forbids: a layer that does not divide, say."""
         del job
@@ -212,9 +238,8 @@ class Scheme(ABC):
 
     @classmethod
     def num_microbatches(cls, job: Job) -> int:
-        """Into how many pieces a part goes through the model one after the other: 1, but in pipelines."""
-        del job
-        return 1
+        """Into how many pieces a part goes through the model one after the other."""
+        return job.config.accumulate
 
     @classmethod
     def placement_groups(cls, job: Job) -> Mapping[str, tuple[tuple[int, ...], ...]]:
@@ -235,6 +260,7 @@ class Scheme(ABC):
         self.job = job
         self.world = world
         self.config = job.config
+        self.passes = Passes(job.config, world.device)
 
     @property
     def data_part(self) -> tuple[int, int]:

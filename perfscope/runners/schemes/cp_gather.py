@@ -18,7 +18,7 @@ from perfscope.runners.model_parallel.operators import gather_partial
 from perfscope.runners.models.llama import Rotary
 from perfscope.runners.models.shapes import ATTENTION
 from perfscope.runners.models.transformer import DotProductAttention, TokenEmbedding, repeated
-from perfscope.runners.schemes.base import Axes, Batch
+from perfscope.runners.schemes.base import DIVIDED_MODEL, Axes, Batch
 from perfscope.runners.schemes.dp_gradients import Replicas
 from perfscope.runners.schemes.local import loss_of
 from perfscope.runners.schemes.update_rules import make_optimizer
@@ -73,6 +73,7 @@ class ContextParallel(Replicas):
     )
     splits = (Axis.DP, Axis.CP)
     inputs = frozenset((InputKind.TOKENS,))
+    refused_passes = DIVIDED_MODEL
 
     @classmethod
     def default_mesh(cls, num_ranks: int) -> Mesh:

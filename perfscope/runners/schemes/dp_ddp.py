@@ -17,7 +17,6 @@ from perfscope.runners.exchange import Exchange, PendingExchange
 from perfscope.runners.job import Job
 from perfscope.runners.schemes.base import Batch
 from perfscope.runners.schemes.dp_gradients import CODECS, Replicas, exchange_traffic
-from perfscope.runners.schemes.local import loss_of
 from perfscope.runners.schemes.update_rules import make_optimizer
 from perfscope.runners.traffic import Traffic
 from perfscope.vocabulary.axes import Axis
@@ -94,10 +93,9 @@ class DDP(Replicas):
     def step(self, batch: Batch) -> torch.Tensor:
         """See Scheme."""
         self._optimizer.zero_grad(set_to_none=True)
-        loss = loss_of(self._ddp, batch)
-        loss.backward()
-        self._optimizer.step()
-        return loss.detach()
+        loss = self.passes.run(self._ddp, batch, apart=self._ddp.no_sync)
+        self.passes.update(self._optimizer)
+        return loss
 
     _exchange: Exchange
 

@@ -14,10 +14,9 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
 from perfscope.runners.job import Job
-from perfscope.runners.schemes.base import NO_WHOLE_GRADIENT, Axes, Batch, Scheme
+from perfscope.runners.schemes.base import NO_SKIP, NO_WHOLE_GRADIENT, Axes, Batch, Scheme
 from perfscope.runners.schemes.dp_ddp import require_torch_group
 from perfscope.runners.schemes.layer_rules import layers_of, norm_traffic
-from perfscope.runners.schemes.local import loss_of
 from perfscope.runners.schemes.update_rules import make_optimizer
 from perfscope.runners.traffic import Traffic
 from perfscope.vocabulary.axes import Axis
@@ -35,6 +34,11 @@ class _Sharded(Scheme):
     """Weights, gradients and optimizer state are cut over a group; blocks are gathered when needed."""
 
     refused_updates = NO_WHOLE_GRADIENT
+    refused_passes: ClassVar[Mapping[str, str]] = {
+        **NO_SKIP,
+        "accumulate": "every micro-batch would gather all weights again; leave it out",
+        "activation_checkpointing": "it gathers weights again where they are used; leave it out",
+    }
     shard_axis: ClassVar[str] = Axis.FSDP
 
     def build(self, model: nn.Sequential) -> None:
@@ -59,10 +63,9 @@ class _Sharded(Scheme):
     def step(self, batch: Batch) -> torch.Tensor:
         """See Scheme."""
         self._optimizer.zero_grad(set_to_none=True)
-        loss = loss_of(self.model, batch)
-        loss.backward()
-        self._optimizer.step()
-        return loss.detach()
+        loss = self.passes.run(self.model, batch)
+        self.passes.update(self._optimizer)
+        return loss
 
     def full_state(self) -> dict[str, torch.Tensor] | None:
         """See Scheme. Gathers one tensor after the other."""

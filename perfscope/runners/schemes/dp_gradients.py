@@ -13,6 +13,7 @@ from perfscope.runners.comm import Group
 from perfscope.runners.compression.registry import make_exchange
 from perfscope.runners.job import Job
 from perfscope.runners.schemes.base import Axes, Scheme
+from perfscope.runners.schemes.passes import Passes
 from perfscope.runners.traffic import Traffic
 from perfscope.vocabulary.axes import Axis
 from perfscope.vocabulary.taxonomy import Optimization, Parallelism, StatePlacement, Synchrony, Topology
@@ -72,8 +73,10 @@ def clear(layers: Iterable[LayerGradients]) -> None:
         layer.flat.zero_()
 
 
-def on_ready(layers: Iterable[LayerGradients], ready: Callable[[LayerGradients], None]) -> None:
-    """Calls `ready(layer)` in each backward pass as soon as all gradients of a layer are complete.
+def on_ready(
+    layers: Iterable[LayerGradients], ready: Callable[[LayerGradients], None], passes: Passes
+) -> None:
+    """Calls `ready(layer)` in the last backward pass of a step as soon as a layer's gradients are complete.
 
     Autograd runs a graph's nodes in the same order on every rank (on one device, newest first), so that
     collectives that are started from here match.
@@ -84,6 +87,8 @@ def on_ready(layers: Iterable[LayerGradients], ready: Callable[[LayerGradients],
 
         def hook(_: torch.Tensor) -> None:
             nonlocal missing
+            if not passes.last:
+                return
             missing -= 1
             if missing == 0:
                 missing = len(layer.params)

@@ -10,7 +10,7 @@ from torch import nn
 
 from perfscope.runners.compression.registry import make_exchange
 from perfscope.runners.job import Job
-from perfscope.runners.schemes.base import Batch
+from perfscope.runners.schemes.base import NO_SKIP, Batch
 from perfscope.runners.schemes.dp_gradients import (
     CODECS,
     LayerGradients,
@@ -21,7 +21,7 @@ from perfscope.runners.schemes.dp_gradients import (
     on_ready,
 )
 from perfscope.runners.schemes.dp_senders import make_sender, pieces_of
-from perfscope.runners.schemes.local import loss_of, scaled_learning_rate
+from perfscope.runners.schemes.local import scaled_learning_rate
 from perfscope.runners.schemes.update_rules import follow_schedule, make_optimizer
 from perfscope.runners.traffic import Traffic
 from perfscope.vocabulary.axes import Axis
@@ -59,13 +59,12 @@ class Packed(Replicas):
     def step(self, batch: Batch) -> torch.Tensor:
         """See Scheme."""
         self._flat.zero_()
-        loss = loss_of(self.model, batch)
-        loss.backward()
+        loss = self.passes.run(self.model, batch)
         mean = self._exchange.start(_PACKED, self._flat, self._group).wait()
         if mean.data_ptr() != self._flat.data_ptr():
             self._flat.copy_(mean)
-        self._optimizer.step()
-        return loss.detach()
+        self.passes.update(self._optimizer)
+        return loss
 
     @classmethod
     def traffic(cls, job: Job, rank: int) -> Sequence[Traffic]:
@@ -95,7 +94,7 @@ class PerLayer(Replicas):
         self.model = model
         self._layers = gradients_of(model)
         self._sender = make_sender(self.config, make_exchange(self.config), self.data_group(), self._layers)
-        on_ready(self._layers, self._sender.ready)
+        on_ready(self._layers, self._sender.ready, self.passes)
         self._optimizer = self._make_optimizer()
 
     def _make_optimizer(self) -> torch.optim.Optimizer:
@@ -104,13 +103,12 @@ class PerLayer(Replicas):
     def step(self, batch: Batch) -> torch.Tensor:
         """See Scheme."""
         clear(self._layers)
-        loss = loss_of(self.model, batch)
-        loss.backward()
+        loss = self.passes.run(self.model, batch)
         self._sender.flush()
         for layer in reversed(self._layers):
             self._sender.wait(layer)
-        self._optimizer.step()
-        return loss.detach()
+        self.passes.update(self._optimizer)
+        return loss
 
     @classmethod
     def traffic(cls, job: Job, rank: int) -> Sequence[Traffic]:
@@ -166,6 +164,8 @@ class ForwardOverlap(PerLayer):
         ("optimizer", "weight_decay", "clip_norm"), "it updates layer by layer, with SGD of its own"
     )
 
+    refused_passes = NO_SKIP
+
     _optimizer: LayerwiseSGD
 
     def build(self, model: nn.Sequential) -> None:
@@ -183,11 +183,10 @@ class ForwardOverlap(PerLayer):
 
     def step(self, batch: Batch) -> torch.Tensor:
         """See Scheme."""
-        loss = loss_of(self.model, batch)
-        loss.backward()
+        loss = self.passes.run(self.model, batch)
         self._sender.flush()
-        self._optimizer.step()
-        return loss.detach()
+        self.passes.update(self._optimizer)
+        return loss
 
     def _before_forward(self, layer: LayerGradients, *_: object) -> None:
         if self._sender.wait(layer):

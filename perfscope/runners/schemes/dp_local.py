@@ -12,7 +12,6 @@ from perfscope.runners.config import BenchConfig, BenchError, evaluation_interva
 from perfscope.runners.job import Job
 from perfscope.runners.schemes.base import Axes, Batch
 from perfscope.runners.schemes.dp_gradients import Replicas
-from perfscope.runners.schemes.local import loss_of
 from perfscope.runners.schemes.update_rules import make_optimizer
 from perfscope.runners.traffic import Traffic
 from perfscope.vocabulary.axes import Axis
@@ -85,13 +84,12 @@ class LocalSGD(Replicas):
     def step(self, batch: Batch) -> torch.Tensor:
         """See Scheme."""
         self._optimizer.zero_grad(set_to_none=True)
-        loss = loss_of(self.model, batch)
-        loss.backward()
-        self._optimizer.step()
+        loss = self.passes.run(self.model, batch)
+        self.passes.update(self._optimizer)
         self._steps += 1
         if self._steps % period_of(self.config) == 0:
             self._average()
-        return loss.detach()
+        return loss
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def _average(self) -> None:

@@ -12,10 +12,9 @@ from torch import nn
 from perfscope.runners import comm
 from perfscope.runners.comm import Group
 from perfscope.runners.job import Job
-from perfscope.runners.schemes.base import NO_WHOLE_GRADIENT, Axes, Batch
+from perfscope.runners.schemes.base import NO_SKIP, NO_WHOLE_GRADIENT, Axes, Batch
 from perfscope.runners.schemes.dp_gradients import LayerGradients, Replicas, clear, on_ready
 from perfscope.runners.schemes.layer_rules import Layers, norm_traffic
-from perfscope.runners.schemes.local import loss_of
 from perfscope.runners.schemes.update_rules import make_optimizer
 from perfscope.runners.traffic import Traffic
 from perfscope.vocabulary.axes import Axis
@@ -101,6 +100,7 @@ class DistributedUpdate(Replicas):
         "reduce-scatter and all-gather among all",
     )
     refused_updates: ClassVar[Mapping[str, str]] = NO_WHOLE_GRADIENT
+    refused_passes: ClassVar[Mapping[str, str]] = NO_SKIP
 
     def build(self, model: nn.Sequential) -> None:
         """See Scheme."""
@@ -111,23 +111,22 @@ class DistributedUpdate(Replicas):
         ]
         self._slices = [_Slices(i, name, module, group) for i, (name, module) in enumerate(owners)]
         layers = [part.layer for part in self._slices]
-        on_ready(layers, lambda layer: self._slices[layer.index].send_gradient())
+        on_ready(layers, lambda layer: self._slices[layer.index].send_gradient(), self.passes)
         own_slices = [part.own for part in self._slices]
         self._optimizer = make_optimizer(self, own_slices, Layers([[param] for param in own_slices], group))
 
     def step(self, batch: Batch) -> torch.Tensor:
         """See Scheme."""
         clear(part.layer for part in self._slices)
-        loss = loss_of(self.model, batch)
-        loss.backward()
+        loss = self.passes.run(self.model, batch)
         for part in reversed(self._slices):
             part.wait_gradient()
-        self._optimizer.step()
+        self.passes.update(self._optimizer)
         for part in self._slices:
             part.send_increment()
         for part in self._slices:
             part.wait_increment()
-        return loss.detach()
+        return loss
 
     @classmethod
     def traffic(cls, job: Job, rank: int) -> Sequence[Traffic]:

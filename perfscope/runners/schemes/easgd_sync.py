@@ -12,7 +12,7 @@ from torch import nn
 from perfscope.runners import comm
 from perfscope.runners.job import Job
 from perfscope.runners.mesh import WORLD
-from perfscope.runners.schemes.base import OWN_RULE, Axes, Batch, Scheme
+from perfscope.runners.schemes.base import NO_SKIP, OWN_RULE, Axes, Batch, Scheme
 from perfscope.runners.schemes.easgd_rules import (
     ElasticCenter,
     ElasticWorker,
@@ -147,6 +147,7 @@ class _EasgdTogether(Scheme):
         StatePlacement.CENTER,
         "single master, tree",
     )
+    refused_passes = NO_SKIP
     refused_updates = OWN_RULE
     equals_serial = False
     criterion = _CRITERION
@@ -169,7 +170,7 @@ class _EasgdTogether(Scheme):
 
     def build(self, model: nn.Sequential) -> None:
         """See Scheme. All start from the same weights, the center too."""
-        self.packed = PackedModel(model, self.world.ledger)
+        self.packed = PackedModel(model, self.world.ledger, self.passes)
         self.center = self.packed.buffer().copy_(self.packed.weights)
         self.total = self.packed.buffer()
         rate = scaled_learning_rate(self.config, self.effective_batch(self.job))

@@ -12,7 +12,7 @@ from torch import nn
 from perfscope.runners.config import BenchError
 from perfscope.runners.job import Job
 from perfscope.runners.mesh import WORLD
-from perfscope.runners.schemes.base import CONSTANT_RULE, OWN_RULE, Axes, Batch, Scheme
+from perfscope.runners.schemes.base import CONSTANT_RULE, NO_SKIP, OWN_RULE, Axes, Batch, Scheme
 from perfscope.runners.schemes.easgd_rules import ElasticWorker, require_every_step, settle_moving_rate
 from perfscope.runners.schemes.local import scaled_learning_rate
 from perfscope.runners.schemes.server_base import RemoteUpdate, require_no_momentum
@@ -41,6 +41,7 @@ class _Unlocked(Scheme):
         StatePlacement.SHARED_MEMORY,
         "shared memory",
     )
+    refused_passes = NO_SKIP
     backends = ("gloo", "mpi")
     equals_serial = False
     deterministic = False
@@ -73,7 +74,7 @@ class _Unlocked(Scheme):
 
     def build(self, model: nn.Sequential) -> None:
         """See Scheme. Rank 0 fills the shared weights; the barrier before training makes them everybody's."""
-        self.packed = PackedModel(model, self.world.ledger)
+        self.packed = PackedModel(model, self.world.ledger, self.passes)
         self.shared = map_shared(self.name, self.packed.weights, self.world.size, self.transport)
         if self.world.rank == 0:
             self.shared.weights.copy_(self.packed.weights)

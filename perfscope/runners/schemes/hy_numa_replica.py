@@ -13,7 +13,6 @@ from perfscope.runners.config import BenchError
 from perfscope.runners.job import Job
 from perfscope.runners.mesh import Mesh
 from perfscope.runners.schemes.base import Axes, Batch, Scheme
-from perfscope.runners.schemes.local import loss_of
 from perfscope.runners.schemes.update_rules import make_optimizer
 from perfscope.runners.traffic import Traffic
 from perfscope.vocabulary.axes import Axis
@@ -107,8 +106,7 @@ class NumaReplica(Scheme):
     def step(self, batch: Batch) -> torch.Tensor:
         """See Scheme."""
         self.optimizer.zero_grad(set_to_none=True)
-        loss = loss_of(self.model, batch)
-        loss.backward()
+        loss = self.passes.run(self.model, batch)
         gradients = [value.grad for value in self._params]
         total = comm.flatten(gradients, self._flat)
         tree_sum(total, self._arriving, self._chip)
@@ -117,8 +115,8 @@ class NumaReplica(Scheme):
         tree_broadcast(total, self._chip)
         total /= self.job.num_ranks
         comm.unflatten(total, gradients)
-        self.optimizer.step()
-        return loss.detach()
+        self.passes.update(self.optimizer)
+        return loss
 
     def full_state(self) -> dict[str, torch.Tensor] | None:
         """See Scheme."""

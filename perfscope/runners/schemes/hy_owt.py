@@ -24,7 +24,7 @@ from perfscope.runners.hybrid.chain import (
 )
 from perfscope.runners.inputs import InputKind
 from perfscope.runners.job import Job
-from perfscope.runners.schemes.base import NO_WHOLE_GRADIENT, Axes, Batch, Scheme
+from perfscope.runners.schemes.base import DIVIDED_MODEL, NO_WHOLE_GRADIENT, Axes, Batch, Scheme
 from perfscope.runners.schemes.dp_gradients import CODECS, exchange_traffic
 from perfscope.runners.schemes.local import cross_entropy
 from perfscope.runners.schemes.update_rules import make_optimizer
@@ -50,6 +50,7 @@ class HybridChain(Scheme):
     )
     splits = (Axis.DP,)
     refused_updates = NO_WHOLE_GRADIENT
+    refused_passes = DIVIDED_MODEL
     whole_layers = False
     inputs = frozenset((InputKind.IMAGE, InputKind.TABLE))
     modifiers = CODECS

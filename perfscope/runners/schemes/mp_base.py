@@ -19,7 +19,7 @@ from perfscope.runners.job import Job
 from perfscope.runners.model_parallel.pieces import Pieces, assemble
 from perfscope.runners.model_parallel.structure import Structure, read_structure
 from perfscope.runners.model_parallel.volumes import Exchanged
-from perfscope.runners.schemes.base import NO_WHOLE_GRADIENT, Batch, Scheme
+from perfscope.runners.schemes.base import DIVIDED_MODEL, NO_WHOLE_GRADIENT, Batch, Scheme
 from perfscope.runners.schemes.local import loss_of
 from perfscope.runners.schemes.update_rules import make_optimizer
 from perfscope.runners.traffic import Traffic
@@ -35,6 +35,7 @@ class SplitModel(Scheme):
 
     splits: ClassVar[tuple[Axis, ...]] = (Axis.TP,)
     refused_updates = NO_WHOLE_GRADIENT
+    refused_passes = DIVIDED_MODEL
     whole_layers = False
     inputs: ClassVar[frozenset[InputKind]] = frozenset((InputKind.IMAGE, InputKind.TABLE))
 

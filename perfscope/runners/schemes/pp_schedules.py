@@ -17,7 +17,7 @@ from perfscope.runners.job import Job
 from perfscope.runners.mesh import Mesh
 from perfscope.runners.models.shapes import example_input
 from perfscope.runners.pipeline.partition import Stage, bubble_ratio, cut, default_microbatches, num_cuttable
-from perfscope.runners.schemes.base import NO_WHOLE_GRADIENT, Axes, Batch, Scheme
+from perfscope.runners.schemes.base import DIVIDED_MODEL, NO_WHOLE_GRADIENT, Axes, Batch, Scheme
 from perfscope.runners.schemes.layer_rules import layers_of
 from perfscope.runners.schemes.local import cross_entropy
 from perfscope.runners.schemes.update_rules import make_optimizer
@@ -47,6 +47,7 @@ class Pipeline(Scheme):
     )
     splits: ClassVar[tuple[Axis, ...]] = (Axis.PP,)
     refused_updates = NO_WHOLE_GRADIENT
+    refused_passes = DIVIDED_MODEL
     volume = (
         "per cut b*|y_cut|*e forward (activations) and as much backward (their gradients), in m messages "
         "each way; sent by torch's pipeline itself. Once, in the first step, 4 bytes each way."

@@ -9,7 +9,6 @@ from torch import nn
 
 from perfscope.runners.job import Job
 from perfscope.runners.schemes.base import Axes, Batch, Scheme
-from perfscope.runners.schemes.local import loss_of
 from perfscope.runners.schemes.update_rules import make_optimizer
 from perfscope.runners.traffic import Traffic
 from perfscope.vocabulary.taxonomy import Optimization, Parallelism, StatePlacement, Synchrony, Topology
@@ -40,10 +39,9 @@ class Serial(Scheme):
     def step(self, batch: Batch) -> torch.Tensor:
         """See Scheme."""
         self.optimizer.zero_grad(set_to_none=True)
-        loss = loss_of(self.model, batch)
-        loss.backward()
-        self.optimizer.step()
-        return loss.detach()
+        loss = self.passes.run(self.model, batch)
+        self.passes.update(self.optimizer)
+        return loss
 
     def full_state(self) -> dict[str, torch.Tensor] | None:
         """See Scheme."""

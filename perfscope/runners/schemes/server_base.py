@@ -13,7 +13,7 @@ from torch import nn
 from perfscope.runners.config import BenchConfig, BenchError
 from perfscope.runners.job import Job
 from perfscope.runners.mesh import WORLD, Mesh
-from perfscope.runners.schemes.base import CONSTANT_RULE, Axes, Batch, Feed, LoopReporter, Scheme
+from perfscope.runners.schemes.base import CONSTANT_RULE, NO_SKIP, Axes, Batch, Feed, LoopReporter, Scheme
 from perfscope.runners.schemes.local import scaled_learning_rate
 from perfscope.runners.schemes.server_packed import PackedModel, buffers_of
 from perfscope.runners.traffic import Traffic
@@ -95,6 +95,7 @@ class ServerScheme(Scheme):
     splits = (Axis.DP,)
     backends: ClassVar[tuple[str, ...]] = ("gloo", "mpi")
     refused_updates: ClassVar[Mapping[str, str]] = CONSTANT_RULE
+    refused_passes: ClassVar[Mapping[str, str]] = NO_SKIP
     equals_serial = False
     deterministic = False
     volume = (
@@ -158,7 +159,7 @@ class ServerScheme(Scheme):
     def build(self, model: nn.Sequential) -> None:
         """See Scheme. Server and workers start from the same weights: nothing needs to be fetched first."""
         self.packed = PackedModel(  # a server is host memory
-            model.cpu() if self.is_server else model, self.world.ledger
+            model.cpu() if self.is_server else model, self.world.ledger, self.passes
         )
         self.rate = scaled_learning_rate(self.config, self.effective_batch(self.job))
         if self.is_server:

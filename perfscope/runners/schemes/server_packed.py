@@ -9,7 +9,7 @@ from torch import nn
 
 from perfscope.runners.comm import Ledger
 from perfscope.runners.schemes.base import Batch
-from perfscope.runners.schemes.local import loss_of
+from perfscope.runners.schemes.passes import Passes
 
 
 class PackedModel:
@@ -23,10 +23,10 @@ class PackedModel:
         gradient: (num_params,).
     """
 
-    def __init__(self, model: nn.Module, ledger: Ledger) -> None:
+    def __init__(self, model: nn.Module, ledger: Ledger, passes: Passes) -> None:
         params = list(model.parameters())
         self.model = model
-        self._ledger = ledger
+        self._ledger, self._passes = ledger, passes
         self.weights = self.buffer()
         self.gradient = self.buffer()
         self.weights.grad = self.gradient
@@ -46,9 +46,7 @@ class PackedModel:
     def backward(self, batch: Batch) -> torch.Tensor:
         """Fills `gradient` with that of the batch's mean loss, which is returned, detached."""
         self.gradient.zero_()
-        loss = loss_of(self.model, batch)
-        loss.backward()
-        return loss.detach()
+        return self._passes.run(self.model, batch)
 
     def state(self, weights: torch.Tensor) -> dict[str, torch.Tensor]:
         """A state dict with parameters from `weights` (num_params,) and this model's own buffers."""
