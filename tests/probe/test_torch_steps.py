@@ -59,13 +59,31 @@ w = torch.randn(4, 1, requires_grad=True); o = torch.optim.SGD([w], 0.01)
 for _ in range(10): (torch.randn(8, 4) @ w).mean().backward(); o.step(); o.zero_grad()
 """
 
+SCALED = """
+m = nn.Linear(4, 1); o = torch.optim.SGD(m.parameters(), 0.01); s = torch.amp.GradScaler("cpu")
+for i in range(10):
+    o.zero_grad(); loss = m(torch.randn(8, 4)).mean()
+    s.scale(loss * float("inf") if i in (0, 1, 5, 9) else loss).backward(); s.step(o); s.update()
+assert s.get_scale() == 2.0 ** 12
+"""
+SCALED_GAN = """
+g, d = nn.Linear(2, 3), nn.Linear(3, 1); s = torch.amp.GradScaler("cpu")
+og, od = torch.optim.SGD(g.parameters(), 0.01), torch.optim.Adam(d.parameters())
+for i in range(10):
+    od.zero_grad(); fake = g(torch.randn(8, 2)).detach()
+    s.scale((d(torch.randn(8, 3)).mean() - d(fake).mean()) / (i % 3)).backward(); s.step(od)
+    og.zero_grad(); s.scale(d(g(torch.randn(8, 2))).mean() / (i % 4)).backward(); s.step(og); s.update()
+"""
+
 
 @pytest.mark.parametrize(
     ("loop", "samples"),
     [
-        (GAN, 16), (ACCUMULATION, 29), (KEYWORDS, 6), (TRIAL_FORWARD, 8), (CLOSURE, None), (FUNCTIONAL, None),
+        (GAN, 16), (SCALED, 8), (SCALED_GAN, 16),
+        (ACCUMULATION, 29), (KEYWORDS, 6), (TRIAL_FORWARD, 8), (CLOSURE, None), (FUNCTIONAL, None),
     ],
-    ids=["gan", "accumulation", "keyword input", "trial forward", "closure", "functional"],
+    ids=["gan", "skipped updates", "skipped updates of two",
+         "accumulation", "keyword input", "trial forward", "closure", "functional"],
 )  # fmt: skip
 def test_ten_updates_are_ten_steps(train: Train, loop: str, samples: int | None) -> None:
     recorded = train(HEAD + loop)

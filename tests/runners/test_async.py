@@ -60,7 +60,8 @@ def test_the_recorded_arrivals_explain_the_servers_weights(num_ranks: int, schem
     momentum = server["details"].get("momentum")
     assert momentum == (0.9 if scheme == "ps.async_msgd" else None)
     expected = server_by_arrival(BASE, num_ranks - 1, workers, momentum)
-    assert distance(server["state"], expected) < EXACT
+    # Stale gradients with momentum may lead far away: rounding errors are relative to the weights.
+    assert distance(server["state"], expected) < EXACT * max(1.0, float(expected.abs().max()))
     if num_ranks == 4:  # and another order does not: the replay can tell
         other = server_by_arrival(BASE, num_ranks - 1, sorted(workers), momentum)
         assert distance(server["state"], other) > 1e-6

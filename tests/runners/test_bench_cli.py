@@ -248,7 +248,10 @@ def test_a_run_is_an_ordinary_run_directory_and_its_bytes_are_those_predicted(tm
     assert manifest.scheme.document["places_are"] == "recorded"
     text = verdict_text(document["scheme"], figures)
     assert text.startswith("dp.packed on smallcnn, 2 ranks: ")
-    assert "within hosts" in text and "between hosts" not in text
+    assert "within hosts" in text and "between hosts" not in text and "Skipped" not in text
+    figures["details"] = {"loss_scale": 32768.0, "skipped_updates": 1}
+    skipped = "Skipped updates 1 of 6 (gradients not finite in float16), loss scale 32,768\n"
+    assert skipped in verdict_text(document["scheme"], figures)
     same_figures(tmp_path, "run", result.stdout)
 
 

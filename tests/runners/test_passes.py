@@ -101,8 +101,8 @@ def test_a_gradient_that_is_not_finite_makes_no_update_and_halves_the_scale() ->
             assert weight.tolist() == [1, 1]
         optimizer.zero_grad()
     assert weight.tolist() == pytest.approx([0.9, 0.9])
-    assert scale == {"loss_scale": 65536.0, "skipped_steps": 0}
-    assert passes.details() == {"loss_scale": 32768.0, "skipped_steps": 1}
+    assert scale == {"loss_scale": 65536.0, "skipped_updates": 0}
+    assert passes.details() == {"loss_scale": 32768.0, "skipped_updates": 1}
 
 
 @pytest.mark.parametrize(

@@ -81,6 +81,7 @@ def verdict_text(record: Mapping[str, Any], figures: Mapping[str, Any]) -> str:
         f"held-out loss {number(figures['held_out_loss'])}; "
         f"{_exposed(record, figures)}peak memory of a rank {format_bytes(figures['peak_rss_bytes'])}",
     ]
+    lines += _skipped_lines(record, figures["details"])
     lines += learning_lines(figures.get("learning"))
     if figures.get("diverged"):
         lines.append("Training diverged: lower --lr")
@@ -94,6 +95,16 @@ def verdict_text(record: Mapping[str, Any], figures: Mapping[str, Any]) -> str:
         f"{_MISSING_WORDS.get(name, name)} is missing: {why}" for name, why in figures["missing"].items()
     ]
     return "\n".join(lines) + "\n"
+
+
+def _skipped_lines(record: Mapping[str, Any], details: Mapping[str, Any]) -> list[str]:
+    """Updates that did not change the weights; nothing where gradients are not scaled."""
+    if (skipped := details.get("skipped_updates")) is None:
+        return []
+    return [
+        f"Skipped updates {skipped:,} of {record['steps']:,} (gradients not finite in float16), "
+        f"loss scale {details['loss_scale']:,g}"
+    ]
 
 
 def learning_lines(learning: Mapping[str, Any] | None) -> list[str]:

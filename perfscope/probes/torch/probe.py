@@ -38,6 +38,7 @@ from .layers import LayerHooks, LayerMarks, unwrap
 from .meshes import Meshes
 from .models import ForwardCall, ForwardCalls, Models, Modes
 from .names import ModelNames
+from .scalers import wrap_scaler
 from .trace import TorchTrace
 from .wraps import unseen_test, wrap_backward, wrap_loader, wrap_process_group
 
@@ -117,6 +118,7 @@ class TorchProbe(FrameworkProbe):
         wrap_backward(self, torch)
         wrap_loader(self)
         besides.wrap_saving(self)
+        wrap_scaler(self)
         self.batches.install(torch)
         if torch.distributed.is_available():
             wrap_process_group(self, torch.distributed)

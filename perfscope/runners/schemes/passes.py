@@ -13,13 +13,6 @@ from perfscope.runners.config import BenchConfig
 from perfscope.runners.schemes.local import loss_of
 
 
-class SkippedUpdate(torch.optim.Optimizer):
-    """The update of a step whose gradient is not finite: it changes nothing, and ends the step."""
-
-    def step(self, closure: None = None) -> None:
-        """No update."""
-
-
 class Passes:
     """What `--accumulate` and `--dtype` do to a step, for every scheme alike.
 
@@ -33,7 +26,6 @@ class Passes:
         self._reduced = getattr(torch, config.dtype) if config.is_mixed else None
         scaled = config.dtype == "float16"
         self._scaler = torch.amp.GradScaler(device.type) if scaled else None
-        self._skipped: SkippedUpdate | None = None
         self._num_skipped = 0
         self.last = True
 
@@ -76,13 +68,9 @@ class Passes:
         self._scaler.update()
         if self._scaler.get_scale() < before:
             self._num_skipped += 1
-            if self._skipped is None:
-                params = [param for group in optimizer.param_groups for param in group["params"]]
-                self._skipped = SkippedUpdate(params, {})
-            self._skipped.step()
 
     def details(self) -> dict[str, Any]:
-        """For the record of the run: the loss scale at its end, and the steps without an update."""
+        """For the record of the run: the loss scale at its end, and how many updates were skipped."""
         if self._scaler is None:
             return {}
-        return {"loss_scale": self._scaler.get_scale(), "skipped_steps": self._num_skipped}
+        return {"loss_scale": self._scaler.get_scale(), "skipped_updates": self._num_skipped}
