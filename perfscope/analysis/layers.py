@@ -30,7 +30,7 @@ from perfscope.analysis.communication_results import missing_of
 from perfscope.analysis.counter_results import LayerCounters
 from perfscope.analysis.intervals import distinct, one_of
 from perfscope.analysis.missing import Missing, missing_figure
-from perfscope.analysis.results import Communication, LayerResult
+from perfscope.analysis.results import Communication, LayerResult, LayerTimes
 from perfscope.analysis.spans import (
     ANNOTATION,
     BACKWARD,
@@ -104,6 +104,13 @@ class LayerRecord(Struct):
     knows: dict[str, tuple[bool, bool]] = {}
     comm: RunComm = field(default_factory=RunComm)
     held: dict[str, dict[int, int]] = field(default_factory=lambda: defaultdict(dict))  # by layer, rank
+
+    def times(self, layers: Sequence[LayerResult]) -> dict[str, LayerTimes]:
+        """The times on each rank, by layer, of these."""
+        return {
+            entry.layer: LayerTimes(ranks=self.ranks[entry.layer], means=self.means[entry.layer])
+            for entry in layers
+        }
 
     def merge(self, later: LayerRecord) -> None:
         """Takes in the layers of later ranks."""

@@ -343,6 +343,18 @@ class LayerTimes(Struct, frozen=True, kw_only=True):
     means: Sequence[tuple[float, ...]]
 
 
+class StepMarks(Struct, frozen=True, kw_only=True):
+    """What each step of one rank is, parallel to its `step_series`.
+
+    Attributes:
+        counted: the quantiles are taken over it: no warm-up, and not traced where enough steps are not.
+        traced: by a window.
+    """
+
+    counted: Sequence[bool]
+    traced: Sequence[bool]
+
+
 class Finding(Struct, frozen=True, kw_only=True):
     """One cause, with the gain removing it would bring. `messages.findings` has its sentences."""
 
@@ -402,6 +414,7 @@ class RunAnalysis(Struct, frozen=True, kw_only=True):
     missing: tuple[Missing, ...]
     provenance: tuple[FileProvenance, ...]  # one per trace file
     step_series: dict[int, tuple[int, ...]] = {}  # rank -> step durations, in order
+    step_marks: Mapping[int, StepMarks] = {}  # by rank
     in_calls_ns: int | None = None  # mean rank: |union| of matched collective calls, over all windows
     waiting_ns: int | None = None  # part of in_calls_ns spent waiting for the last rank to enter
     clocks: ClockFit = field(default_factory=lambda: ClockFit(reference=""))  # hosts' clocks, drift included

@@ -38,7 +38,7 @@ from perfscope.analysis.hangs import hangs_of
 from perfscope.analysis.host_idle import other_threads_ns, with_names
 from perfscope.analysis.kernels.tables import kernels_of
 from perfscope.analysis.layer_counters import counted_run
-from perfscope.analysis.layers import LayerRecord, arithmetic_ratio, layer_results, uneven_layer
+from perfscope.analysis.layers import arithmetic_ratio, layer_results, uneven_layer
 from perfscope.analysis.learning import with_energy
 from perfscope.analysis.machine.analyze import Training, analyze_machine
 from perfscope.analysis.machine.cpu_waits import cpu_waits
@@ -72,7 +72,6 @@ from perfscope.analysis.results import (
     CommGroupResult,
     Communication,
     LayerResult,
-    LayerTimes,
     Quantiles,
     RankResult,
     RunAnalysis,
@@ -336,6 +335,7 @@ def _analysis(source: RunSource, figures: _Figures) -> RunAnalysis:
         missing=figures.missing,
         provenance=provenance(source.summaries(), source.notes),
         step_series={rank: tuple(steps.reported.tolist()) for rank, steps in ranks.steps.items()},
+        step_marks={rank: steps.marks for rank, steps in ranks.steps.items()},
         in_calls_ns=comm.in_calls_ns,
         waiting_ns=comm.waiting_ns,
         clocks=comm.clocks,
@@ -363,7 +363,7 @@ def _analysis(source: RunSource, figures: _Figures) -> RunAnalysis:
             {summary.rank: summary.flight for summary in source.summaries() if summary.flight is not None}
         ),
         arrivals=tuple(_arrivals(calls) for calls in comm.matches),
-        layer_times=_layer_times(ranks.traces.layers, figures.layers),
+        layer_times=ranks.traces.layers.times(figures.layers),
         framework=framework_of(records),
         samples_per_step=speed.samples_per_step,
         tokens_per_s=speed.tokens_per_s,
@@ -384,13 +384,6 @@ def _arrivals(calls: JudgedCalls) -> Arrivals:
         exit_ns=calls.exit,
         wait_ns=calls.wait,
     )
-
-
-def _layer_times(record: LayerRecord, layers: Sequence[LayerResult]) -> dict[str, LayerTimes]:
-    return {
-        entry.layer: LayerTimes(ranks=record.ranks[entry.layer], means=record.means[entry.layer])
-        for entry in layers
-    }
 
 
 def _evidence(source: RunSource, figures: _Figures, analysis: RunAnalysis) -> Evidence:

@@ -27,7 +27,7 @@ from perfscope.analysis import advice
 from perfscope.analysis.intervals import Int64, distinct
 from perfscope.analysis.missing import Missing, missing_figure
 from perfscope.analysis.rank_facts import data_parallel_width
-from perfscope.analysis.results import Quantiles
+from perfscope.analysis.results import Quantiles, StepMarks
 from perfscope.analysis.spans import WindowFacts, whole_numbers
 from perfscope.rundir.records import RankRecord
 from perfscope.vocabulary.causes import Cause
@@ -68,6 +68,11 @@ class RankSteps(Struct, frozen=True, kw_only=True, eq=False):
     def reported(self) -> Int64:
         """Every step as it is to be reported, in order, ns."""
         return self.durations if self.shared is None else self.shared
+
+    @property
+    def marks(self) -> StepMarks:
+        """What each step is."""
+        return StepMarks(counted=self.is_counted.tolist(), traced=self.is_traced.tolist())
 
     @property
     def counted(self) -> Int64:

@@ -180,6 +180,9 @@ def log_ticks(unit: Unit, low: float, high: float) -> tuple[Tick, ...]:
 def _log_text(unit: Unit, value: float) -> str:
     if unit is Unit.NUMBER:
         return f"{value:g}" if value < 1e4 else f"{value:,.0f}"
+    if unit is Unit.TIME:
+        size, name = next(((s, n) for s, n in TIME_UNITS if value >= s * (1 - 1e-9)), (1.0, "ns"))
+        return f"{value / size:g} {name}"
     size, prefix = next(((s, p) for s, p in DECIMAL_PREFIXES if value >= s * (1 - 1e-9)), (1.0, ""))
     return f"{value / size:g} {prefix}{_SUFFIX.get(unit, '')}".rstrip()
 

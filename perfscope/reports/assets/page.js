@@ -120,8 +120,8 @@ function startStackedChart(chart) {
     active = part;
     if (!part) return hideTip();
     part.classList.add("active");
-    const { label, total, note } = part.closest(".row").dataset;
-    const lines = [[part.dataset.part, part.dataset.value], ["share", part.dataset.share], ["whole bar", total]];
+    const { label, total, note, whole } = part.closest(".row").dataset;
+    const lines = [[part.dataset.part, part.dataset.value], ["share", part.dataset.share], [whole || "whole bar", total]];
     if (note) lines.push(["", note]);
     showTip(label, lines, x, y);
     return undefined;

@@ -32,6 +32,7 @@ from perfscope.reports.model import (
     Unit,
     Value,
 )
+from perfscope.reports.sections.step_histogram import step_histogram
 from perfscope.vocabulary.host_activity import HostActivity
 from perfscope.vocabulary.workload import Workload
 
@@ -316,7 +317,7 @@ def series_section(analysis: RunAnalysis) -> Section:
         id="steps",
         title="Step times",
         lead=_series_lead(analysis),
-        blocks=(chart, _steps_table(analysis)),
+        blocks=(chart, *step_histogram(analysis), _steps_table(analysis)),
     )
 
 

@@ -1,0 +1,41 @@
+"""Charts of how values are spread: histograms, and maps of ranks by color. Data only."""
+
+from __future__ import annotations
+
+import math
+
+from msgspec import Struct
+
+from perfscope.reports.chart import Chart
+
+
+class HistogramPart(Struct, frozen=True, kw_only=True):
+    """Times of one kind: how many are in each bin, and the quantiles that are marked, ns."""
+
+    label: str
+    counts: tuple[int, ...]
+    median: int
+    p95: int
+
+
+class Histogram(Chart, Struct, frozen=True, kw_only=True):
+    """Times in ns by how often they occur, each kind apart, on one axis.
+
+    `edges`: of the bins, rising, one more than there are counts. `log`: bins are equally wide on a
+    logarithmic axis.
+    """
+
+    id: str
+    title: str
+    x_title: str
+    edges: tuple[float, ...]
+    parts: tuple[HistogramPart, ...]
+    log: bool = False
+    caption: str = ""
+
+    def x(self, value: float) -> float:
+        """Where a time lies on the axis, percent."""
+        low, high = self.edges[0], self.edges[-1]
+        if self.log:
+            return 100 * math.log(value / low) / math.log(high / low)
+        return 100 * (value - low) / (high - low)
