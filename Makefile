@@ -6,7 +6,7 @@ CHECK := build/check
 PIP_FLAGS := --disable-pip-version-check --quiet -c constraints.txt
 RANKS ?= 4
 # Tests that time out or fail leave their reasons in the closing lines (-ra in pyproject.toml).
-ELSEWHERE = not vm and not gpu and not slurm and not frameworks and not sweep
+ELSEWHERE = not vm and not gpu and not slurm and not frameworks and not sweep and not ecosystem
 PYTEST_FLAGS ?= -n 3 --dist worksteal --durations 25 -m "not slow and $(ELSEWHERE)"
 FRAMEWORKS_VENV := build/frameworks-venv
 DOCS_VENV := build/docs-venv
@@ -14,7 +14,7 @@ DOCS_VENV := build/docs-venv
 # What a wheel is made of: one is built, and installed for the tests, where anything of it is newer.
 SOURCES := pyproject.toml README.md $(shell find perfscope -type f -not -path '*/__pycache__/*')
 
-.PHONY: help demo demo-neighbor test test-slow test-sweep check-overhead test-slurm test-frameworks test-vm test-exports test-gpu lint types system-packages wheel clean update-golden docs schemes-doc json-doc
+.PHONY: help demo demo-neighbor test test-slow test-sweep check-overhead test-slurm test-frameworks test-vm test-exports test-ecosystem test-gpu lint types system-packages wheel clean update-golden docs schemes-doc json-doc
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -128,6 +128,18 @@ $(EXPORTS_VENV)/ready: $(CHECK)
 test-exports: $(EXPORTS_VENV)/ready ## exports to MLflow, Weights & Biases and TensorBoard, and OTF2 archives
 	cd $(CHECK) && PATH="$(CURDIR)/$(EXPORTS_VENV)/bin:$$PATH" python -m pytest -ra \
 		tests/unit/cli/test_export_trackers.py tests/unit/reports/test_otf2.py
+
+ECOSYSTEM_VENV := build/ecosystem-venv
+
+$(ECOSYSTEM_VENV)/ready: $(CHECK) tests/ecosystem/requirements.txt
+	$(PYTHON) -m venv --clear $(ECOSYSTEM_VENV)
+	$(ECOSYSTEM_VENV)/bin/python -m pip install $(PIP_FLAGS) \
+		-r tests/ecosystem/requirements.txt "$$(ls build/dist/perfscope-*.whl)[test]"
+	@touch $@
+
+test-ecosystem: $(ECOSYSTEM_VENV)/ready ## programs of Lightning, Hugging Face, accelerate, Flax, Optuna, notebooks
+	cd $(CHECK) && PATH="$(CURDIR)/$(ECOSYSTEM_VENV)/bin:$$PATH" sh tests/pytest.sh -m ecosystem \
+		--durations 10 tests/ecosystem
 
 test-gpu: $(CHECK) ## the tests that need an NVIDIA GPU
 	cd $(CHECK) && PATH="$(CURDIR)/$(TEST_VENV)/bin:$$PATH" python -m pytest -m gpu tests

@@ -1,0 +1,234 @@
+"""Programs of the frameworks people train with, plain and recorded, and what is recorded of them."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.integration.run_support import PERFSCOPE, attached, user_environment
+
+pytestmark = [pytest.mark.ecosystem, pytest.mark.timeout(600)]
+
+PROGRAMS = Path(__file__).parent.parent / "data" / "ecosystem"
+TORCHRUN = ("torchrun", "--standalone", "--nproc-per-node")
+ACCELERATE = (
+    *("accelerate", "launch", "--cpu", "--num_processes", "2", "--num_machines", "1"),
+    *("--mixed_precision", "no", "--dynamo_backend", "no"),
+)
+UV = ("uv", "run", "--no-project", "--offline", "--python", sys.executable)
+# What differs between any two runs of the same program: times, rates, process ids.
+_VARIES = re.compile(rb"'eval_(?:runtime|\w+_per_second)': '[^']*'|\[W\d[^\]]*\]|[\d.]+it/s|\d+(?:\.\d+)?s\b")
+
+
+class Case(NamedTuple):
+    """A program and what it does; `samples` and `tokens` are those of one rank in each step."""
+
+    needs: str  # package
+    command: tuple[str, ...]
+    root: str | None  # None: its framework names none
+    steps: int
+    samples: list[int]
+    ranks: int = 1
+    tokens: int | None = None
+    micro: int | None = 1  # forward passes of each step; None: they differ
+    parts: tuple[str, ...] = ("steps",)  # of the whole run, and they took time
+
+
+def _program(name: str, *arguments: str) -> tuple[str, ...]:
+    return (str(PROGRAMS / name), *arguments)
+
+
+def _lightning(strategy: str, ranks: int, accumulate: int = 1) -> tuple[str, ...]:
+    return ("python", *_program("lightning_fit.py", strategy, str(ranks), str(accumulate)))
+
+
+_PARTS = ("steps", "evaluation", "checkpoint", "start_up")
+_HF = ("transformers", "LlamaForCausalLM")
+# The last micro-batches of an epoch are updated with, though they are fewer: 12 = 5 + 5 + 2, 24 = 4 x 5 + 4.
+CASES = {
+    "Lightning, one process": Case(
+        "lightning", _lightning("auto", 1), "Classifier", 36, [8] * 36, parts=_PARTS
+    ),
+    "Lightning, accumulation": Case(
+        "lightning", _lightning("auto", 1, 5), "Classifier", 9, [40, 40, 16] * 3, micro=None, parts=_PARTS
+    ),
+    "Lightning, ddp": Case(
+        "lightning", _lightning("ddp", 2), "Classifier", 36, [8] * 36, ranks=2, parts=_PARTS
+    ),
+    "Lightning, ddp_spawn": Case(
+        "lightning", _lightning("ddp_spawn", 2), "Classifier", 36, [8] * 36, ranks=2, parts=_PARTS
+    ),
+    "Trainer, python": Case(
+        *(_HF[0], ("python", *_program("hf_trainer.py", "2")), _HF[1], 24, [8] * 24),
+        tokens=256,
+        micro=2,
+        parts=_PARTS,
+    ),
+    "Trainer, torchrun": Case(
+        *(_HF[0], (*TORCHRUN, "2", *_program("hf_trainer.py", "2")), _HF[1], 24, [8] * 24),
+        ranks=2,
+        tokens=256,
+        micro=2,
+        parts=_PARTS,
+    ),
+    "Trainer, accelerate launch": Case(
+        *(_HF[0], (*ACCELERATE, *_program("hf_trainer.py", "1")), _HF[1], 24, [4] * 24),
+        ranks=2,
+        tokens=128,
+        parts=_PARTS,
+    ),
+    "accelerate, own loop": Case(
+        *("accelerate", ("python", *_program("accelerate_loop.py", "5")), "Net", 10),
+        [40, 40, 40, 40, 32] * 2,
+        micro=None,
+        parts=_PARTS,
+    ),
+    "accelerate, own loop on two ranks": Case(
+        *("accelerate", (*ACCELERATE, *_program("accelerate_loop.py", "5")), "Net", 6, [40, 40, 16] * 2),
+        ranks=2,
+        micro=None,
+        parts=_PARTS,
+    ),
+    "Flax NNX": Case("flax", ("python", *_program("flax_nnx.py")), None, 60, [16] * 60),
+    "uv run": Case("uv", (*UV, *_program("notebook.py")), "Sequential", 40, [16] * 40),
+}
+
+
+def _environment() -> dict[str, str]:
+    return user_environment(
+        HF_HUB_OFFLINE="1", TRANSFORMERS_VERBOSITY="error", TOKENIZERS_PARALLELISM="false"
+    )
+
+
+def _start(command: tuple[str, ...], cwd: Path) -> subprocess.CompletedProcess[bytes]:
+    cwd.mkdir()
+    return subprocess.run(
+        command,
+        cwd=cwd,
+        env=_environment(),
+        capture_output=True,
+        timeout=280,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
+
+
+def _record(command: tuple[str, ...], tmp_path: Path) -> Path:
+    """Run it plain and recorded: what it prints, returns and leaves is the same.
+
+    Returns:
+        The run directory.
+    """
+    plain = _start(command, tmp_path / "plain")
+    run_dir = tmp_path / "run"
+    recorded = _start(
+        (*PERFSCOPE, "run", "--ceilings", "off", "-o", str(run_dir), "--", *command), tmp_path / "recorded"
+    )
+    assert plain.returncode == 0, plain.stderr.decode()[-3000:]
+    assert recorded.returncode == 0, recorded.stderr.decode()[-3000:]
+    assert _steady(recorded.stdout) == _steady(plain.stdout)
+    assert set(_warnings(recorded.stderr)) <= set(_warnings(plain.stderr))
+    assert _files(tmp_path / "recorded") == _files(tmp_path / "plain")
+    return run_dir
+
+
+def _steady(output: bytes) -> list[bytes]:
+    return [_VARIES.sub(b"", line) for line in output.splitlines()]
+
+
+def _warnings(stderr: bytes) -> list[bytes]:
+    """Lines of the program: a bar of progress is rewritten as often as time allows."""
+    lines = _steady(stderr)
+    return [line for line in lines if line and b"%|" not in line and not line.startswith(b"perfscope: ")]
+
+
+def _files(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+
+
+def _report(run_dir: Path) -> dict[str, Any]:
+    done = subprocess.run(
+        [*PERFSCOPE, "report", str(run_dir), "--json"], capture_output=True, timeout=120, check=True
+    )
+    report: dict[str, Any] = json.loads(done.stdout)
+    return report
+
+
+def _steps(run_dir: Path, rank: int) -> list[dict[str, Any]]:
+    lines = (run_dir / "ranks" / str(rank) / "steps.jsonl").read_text("utf-8").splitlines()
+    header, *rows = (json.loads(line) for line in lines)
+    return [dict(zip(header["columns"], row, strict=True)) for row in rows]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_program_is_recorded_as_it_is(name: str, tmp_path: Path) -> None:
+    case = CASES[name]
+    if find_spec(case.needs) is None:
+        pytest.skip(f"{case.needs} is not installed")
+    run_dir = _record(case.command, tmp_path)
+    assert attached(run_dir) == list(range(case.ranks))
+    for rank in range(case.ranks):
+        steps = _steps(run_dir, rank)
+        assert len(steps) == case.steps
+        assert [step["samples"] for step in steps] == case.samples
+        assert {step["tokens"] for step in steps} == {case.tokens}
+        assert case.micro is None or {step["num_micro"] for step in steps} == {case.micro}
+        if case.root is not None:
+            layers = json.loads((run_dir / "ranks" / str(rank) / "layers.json").read_bytes())
+            assert layers["root"] == case.root
+    whole = _report(run_dir)["whole_run"]
+    parts = {entry["part"]: entry["ns"] for entry in whole["parts"]}
+    assert sum(parts.values()) == whole["wall_ns"]
+    assert all(parts.get(part, 0) > 0 for part in case.parts), parts
+
+
+def test_stages_of_a_pipeline_of_sharded_models(tmp_path: Path) -> None:
+    """Pipeline x FSDP2: each rank makes the optimizer's steps, and the report names the stages."""
+    command = (*TORCHRUN, "4", *_program("pretrainer.py", "2", "2", "1"))
+    run_dir = _record(command, tmp_path)
+    assert attached(run_dir) == [0, 1, 2, 3]
+    assert [len(_steps(run_dir, rank)) for rank in range(4)] == [16] * 4
+    assert _report(run_dir)["pipeline"] is not None
+
+
+def test_each_trial_of_a_study_keeps_its_steps(tmp_path: Path) -> None:
+    if find_spec("optuna") is None:
+        pytest.skip("optuna is not installed")
+    run_dir = _record(("python", *_program("optuna_study.py")), tmp_path)
+    assert len(_steps(run_dir, 0)) == 25 + 25 + 15 + 25
+
+
+def test_a_notebook_is_recorded_in_its_kernel(tmp_path: Path) -> None:
+    if find_spec("nbconvert") is None or find_spec("ipykernel") is None or shutil.which("jupyter") is None:
+        pytest.skip("nbconvert or ipykernel is not installed")
+    cells = (PROGRAMS / "notebook.py").read_text("utf-8").split("# %%\n")[1:]
+    notebook = {
+        "nbformat": 4,
+        "nbformat_minor": 5,
+        "metadata": {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}},
+        "cells": [
+            *(
+                {"cell_type": "code", "id": f"c{number}", "metadata": {}, "source": cell}
+                | {"outputs": [], "execution_count": None}
+                for number, cell in enumerate(cells)
+            )
+        ],
+    }
+    path = tmp_path / "training.ipynb"
+    path.write_text(json.dumps(notebook), "utf-8")
+    convert = ("jupyter", "nbconvert", "--to", "notebook", "--execute", "--stdout", str(path))
+    done = _start(
+        (*PERFSCOPE, "run", "--ceilings", "off", "-o", str(tmp_path / "run"), "--", *convert),
+        tmp_path / "work",
+    )
+    assert done.returncode == 0, done.stderr.decode()[-3000:]
+    assert len(_steps(tmp_path / "run", 0)) == 40
+    assert _files(tmp_path / "work") == []
