@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.ecosystem, pytest.mark.timeout(600)]
 PROGRAMS = Path(__file__).parent.parent / "data" / "ecosystem"
 TORCHRUN = ("torchrun", "--standalone", "--nproc-per-node")
 ACCELERATE = (
-    *("accelerate", "launch", "--cpu", "--num_processes", "2", "--num_machines", "1"),
+    *("accelerate", "launch", "--cpu", "--num_processes", "1", "--num_machines", "1"),
     *("--mixed_precision", "no", "--dynamo_backend", "no"),
 )
 UV = ("uv", "run", "--no-project", "--offline", "--python", sys.executable)
@@ -81,19 +81,12 @@ CASES = {
     ),
     "Trainer, accelerate launch": Case(
         *(_HF[0], (*ACCELERATE, *_program("hf_trainer.py", "1")), _HF[1], 24, [4] * 24),
-        ranks=2,
         tokens=128,
         parts=_PARTS,
     ),
     "accelerate, own loop": Case(
         *("accelerate", ("python", *_program("accelerate_loop.py", "5")), "Net", 10),
         [40, 40, 40, 40, 32] * 2,
-        micro=None,
-        parts=_PARTS,
-    ),
-    "accelerate, own loop on two ranks": Case(
-        *("accelerate", (*ACCELERATE, *_program("accelerate_loop.py", "5")), "Net", 6, [40, 40, 16] * 2),
-        ranks=2,
         micro=None,
         parts=_PARTS,
     ),
