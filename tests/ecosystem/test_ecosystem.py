@@ -25,7 +25,9 @@ ACCELERATE = (
 )
 UV = ("uv", "run", "--no-project", "--offline", "--python", sys.executable)
 # What differs between any two runs of the same program: times, rates, process ids.
-_VARIES = re.compile(rb"'eval_(?:runtime|\w+_per_second)': '[^']*'|\[W\d[^\]]*\]|[\d.]+it/s|\d+(?:\.\d+)?s\b")
+_VARIES = re.compile(
+    rb"'(?:eval|train)_(?:runtime|\w+_per_second)': '[^']*'|\[W\d[^\]]*\]|[\d.]+it/s|\d+(?:\.\d+)?s\b"
+)
 
 
 class Case(NamedTuple):
