@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 
 from perfscope.reports import curve_layout as places
@@ -17,11 +18,15 @@ from perfscope.reports.drawing.picture import (
     x_axis,
     y_axis,
 )
-from perfscope.reports.drawing.shapes import Line, Marker, Path, Point, Shape
+from perfscope.reports.drawing.shapes import Line, Marker, Path, Point, Shape, Text
 from perfscope.reports.values import format_value
 
 MARK = 3.6  # pixels
+POINT_MARK = 6.0  # of a curve of one point
 SAMPLE = 30.0
+LETTER = 0.95  # percent of the plot's width that a letter of a point's name takes, on a page of 800 pixels
+_SPACE = 0.9, 2.2  # percent of the plot around a mark, and around the line of its name
+_Box = tuple[float, float, float, float]  # left, right, top, bottom
 
 
 @lay_out.register
@@ -36,6 +41,7 @@ def _curves(chart: CurveChart) -> Picture:
     for curve, slot in curves:
         for x, y in places.marks(chart, curve):
             shapes += _mark(curve, slot, x, 100 - y)
+    shapes += _names(chart, [curve for curve, _ in curves])
     summary = "; ".join(curve_words(chart, curve) for curve, _ in curves)
     panel = Panel(
         plot="cv-plot",
@@ -84,10 +90,37 @@ def _mark(curve: Curve, slot: int | None, x: float, y: float) -> list[Shape]:
         return []
     kind, hollow = places.shape(slot)
     look = f"cv-mark{' hollow' if hollow or curve.kind == 'fit' else ''} {_color(slot)}"
-    return [Marker(x=x, y=y, kind=kind, size=MARK, look=look)]
+    size = POINT_MARK if len(curve.x) == 1 else MARK
+    return [Marker(x=x, y=y, kind=kind, size=size, look=look)]
+
+
+def _names(chart: CurveChart, curves: Sequence[Curve]) -> Iterator[Text]:
+    """Labels beside points, where every curve has one point only. Without room they are in the legend."""
+    if any(len(curve.x) != 1 for curve in curves):
+        return
+    points = [(curve.label, x, 100 - y) for curve in curves for x, y in places.marks(chart, curve)]
+    taken = [(x - _SPACE[0], x + _SPACE[0], y - _SPACE[1], y + _SPACE[1]) for _, x, y in points]
+    for label, x, y in points:
+        width = len(label) * LETTER
+        for anchor, dy in itertools.product(("start", "end"), (0.0, -1.0, 1.0)):
+            begin = x + _SPACE[0] if anchor == "start" else x - _SPACE[0] - width
+            middle = y + dy * 2 * _SPACE[1]
+            room = (begin, begin + width, middle - _SPACE[1], middle + _SPACE[1])
+            fits = room[0] >= 0 and room[1] <= 100 and room[2] >= 0 and room[3] <= 100
+            if fits and not any(_overlap(room, other) for other in taken):
+                taken.append(room)
+                dx = 10.0 if anchor == "start" else -10.0
+                yield Text(x=x, y=middle, text=label, look="cv-name", anchor=anchor, dx=dx, dy=4.0)
+                break
+
+
+def _overlap(box: _Box, other: _Box) -> bool:
+    return box[0] < other[1] and other[0] < box[1] and box[2] < other[3] and other[2] < box[3]
 
 
 def _entry(curve: Curve, slot: int | None) -> LegendEntry:
+    if len(curve.x) == 1:
+        return LegendEntry(title=curve.label, sample=tuple(_mark(curve, slot, 7, 6)), width=14.0)
     line = Line(x1=0, y1=6, x2=SAMPLE, y2=6, look=f"cv-line {curve.kind} {_color(slot)}")
     return LegendEntry(title=curve.label, sample=(line, *_mark(curve, slot, SAMPLE / 2, 6)), width=SAMPLE)
 
