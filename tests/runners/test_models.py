@@ -104,6 +104,30 @@ def test_language_models_have_the_parameters_of_the_published_weights(name: str)
     assert published(name).num_params == OF_TEXT[name]
 
 
+# (parameters, G multiply-adds of a sample) of torchvision's models of the same names.
+OF_TORCHVISION = {
+    "vgg19": (143_667_240, 19.63),
+    "resnet18": (11_689_512, 1.814),
+    "resnet34": (21_797_672, 3.664),
+    "resnet101": (44_549_160, 7.801),
+    "resnet152": (60_192_808, 11.51),
+}
+
+
+@pytest.mark.parametrize("name", OF_TORCHVISION)
+def test_models_of_images_are_those_of_the_published_weights(name: str) -> None:
+    params, multiply_adds = OF_TORCHVISION[name]
+    shape = published(name)
+    assert shape.num_params == params
+    assert shape.flops() / 2e9 == pytest.approx(multiply_adds, rel=0.01)
+
+
+def test_activations_are_the_outputs_of_the_layers() -> None:
+    """Of LeNet-5, with a rectifier behind each layer but the last; mean maps of 5 x 5 before the first."""
+    maps, pooled, linear = 6 * 28 * 28 + 16 * 10 * 10, 6 * 14 * 14 + 16 * 5 * 5, 120 + 84
+    assert classic("lenet").activations == 2 * (maps + linear) + pooled + 16 * 5 * 5 + 10
+
+
 def published(name: str) -> ModelShape:
     info = find_model(name)
     return describe_model(config_of(name, input_shape=info.classic_input, num_classes=info.classic_classes))

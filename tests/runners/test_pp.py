@@ -54,7 +54,11 @@ def made_up(flops: list[int], crossing: list[int], with_params: list[bool]) -> M
             )
             params.append((f"{name}.weight", (1, 1)))
     return ModelShape(
-        layers=tuple(layers), params=tuple(params), blocks=names, cuts=tuple((size,) for size in crossing)
+        layers=tuple(layers),
+        params=tuple(params),
+        blocks=names,
+        cuts=tuple((size,) for size in crossing),
+        activations=sum(crossing),
     )
 
 

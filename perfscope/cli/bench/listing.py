@@ -161,6 +161,7 @@ def _model_details(name: str, summary: str) -> dict[str, Any]:
         "summary": summary,
         "parameters": f"{shape.num_params:,} at its own input {size}, {info.classic_classes:,} classes",
         "FLOPs": f"{shape.flops():,} for a forward pass of one sample (2 per multiply-add)",
+        "activations": f"{4 * shape.activations:,} bytes of one sample leave its layers in float32",
         "learning rate": f"{info.learning_rate:g} unless --lr says otherwise",
         "use": f"--model {name}; any --input ({info.input}), {'x'.join(map(str, default))} without",
     }

@@ -8,11 +8,11 @@ from perfscope.runners.inputs import InputKind
 from perfscope.runners.models.alexnet import alexnet
 from perfscope.runners.models.googlenet import googlenet
 from perfscope.runners.models.llama import LlamaSize, llama
-from perfscope.runners.models.resnet import resnet50
+from perfscope.runners.models.resnet import resnet
 from perfscope.runners.models.small import lenet, mlp, smallcnn, table_mlp
 from perfscope.runners.models.stack import Fill, Shape
 from perfscope.runners.models.transformer import GptSize, gpt
-from perfscope.runners.models.vgg import vgg16
+from perfscope.runners.models.vgg import vgg16, vgg19
 
 _IMAGE, _SMALL_TEXT, _SMALL_VOCABULARY = (3, 224, 224), (64,), 16
 
@@ -198,6 +198,44 @@ _LANGUAGE = (
     ),
 )
 
+_MORE_IMAGES = (
+    ModelInfo(
+        name="vgg19",
+        summary="VGG-19: 143.7 M parameters, 86 % of them fully connected",
+        classic_input=_IMAGE,
+        learning_rate=0.001,
+        fill=vgg19,
+    ),
+    ModelInfo(
+        name="resnet18",
+        summary="ResNet-18: 11.7 M parameters, batch normalization",
+        classic_input=_IMAGE,
+        learning_rate=0.01,
+        fill=resnet(18),
+    ),
+    ModelInfo(
+        name="resnet34",
+        summary="ResNet-34: 21.8 M parameters, batch normalization",
+        classic_input=_IMAGE,
+        learning_rate=0.01,
+        fill=resnet(34),
+    ),
+    ModelInfo(
+        name="resnet101",
+        summary="ResNet-101: 44.5 M parameters, batch normalization",
+        classic_input=_IMAGE,
+        learning_rate=0.01,
+        fill=resnet(101),
+    ),
+    ModelInfo(
+        name="resnet152",
+        summary="ResNet-152: 60.2 M parameters, batch normalization",
+        classic_input=_IMAGE,
+        learning_rate=0.01,
+        fill=resnet(152),
+    ),
+)
+
 MODELS: tuple[ModelInfo, ...] = (
     ModelInfo(
         name="smallcnn",
@@ -246,7 +284,7 @@ MODELS: tuple[ModelInfo, ...] = (
         summary="ResNet-50: 25.6 M parameters, batch normalization",
         classic_input=_IMAGE,
         learning_rate=0.01,
-        fill=resnet50,
+        fill=resnet(50),
     ),
     ModelInfo(
         name="transformer",
@@ -264,5 +302,6 @@ MODELS: tuple[ModelInfo, ...] = (
         fill=table_mlp,
         input=InputKind.TABLE,
     ),
+    *_MORE_IMAGES,
     *_LANGUAGE,
 )

@@ -14,6 +14,7 @@ from perfscope.runners.models.transformer import DotProductAttention, TiedHead
 
 ATTENTION, TIED, EXPERTS = "attention", "tied", "experts"
 _WITHOUT_PARAMS = (ATTENTION, TIED)
+_NO_MEMORY = (nn.Identity, nn.Flatten, nn.Dropout)
 _KINDS: dict[type[nn.Module], str] = {
     nn.Conv2d: "conv",
     nn.Linear: "linear",
@@ -90,12 +91,14 @@ class ModelShape:
         products: operations without parameters of their own that multiply (attention, tied heads), in forward
             order.
         cuts: elements per sample that leave each top-level child (per block, in order).
+        activations: elements per sample that leave the innermost modules; views and dropout do not count.
     """
 
     layers: tuple[LayerShape, ...]
     params: tuple[tuple[str, tuple[int, ...]], ...]
     blocks: tuple[str, ...]
     cuts: tuple[tuple[int, ...], ...]
+    activations: int
     products: tuple[LayerShape, ...] = ()
 
     @property
@@ -128,6 +131,7 @@ def describe(model: nn.Sequential, input_shape: Sequence[int]) -> ModelShape:
     """
     layers: list[LayerShape] = []
     cuts: list[tuple[int, ...]] = []
+    activations: list[int] = []
     block_of = {name: index for index, (name, _) in enumerate(model.named_children())}
     handles = []
     for name, module in model.named_modules():
@@ -136,6 +140,11 @@ def describe(model: nn.Sequential, input_shape: Sequence[int]) -> ModelShape:
     handles += [
         child.register_forward_hook(lambda _m, _x, y: cuts.append(tuple(y.shape[1:])))
         for child in model.children()
+    ]
+    handles += [
+        module.register_forward_hook(lambda _m, _x, y: activations.append(y.numel()))
+        for module in model.modules()
+        if not any(module.children()) and not isinstance(module, _NO_MEMORY)
     ]
     sample = example_input(model, input_shape)
     was_training = model.training
@@ -159,7 +168,12 @@ def describe(model: nn.Sequential, input_shape: Sequence[int]) -> ModelShape:
     products = tuple(layer_shape for layer_shape in layers if layer_shape.kind in _WITHOUT_PARAMS)
     params = tuple((name, tuple(value.shape)) for name, value in model.named_parameters())
     return ModelShape(
-        layers=layer_shapes, params=params, blocks=tuple(block_of), cuts=tuple(cuts), products=products
+        layers=layer_shapes,
+        params=params,
+        blocks=tuple(block_of),
+        cuts=tuple(cuts),
+        activations=sum(activations),
+        products=products,
     )
 
 
