@@ -187,7 +187,7 @@ class RankLayers(Struct):
         group = code[timed].astype(np.int64) * 2 + (spans.phase[timed] == BACKWARD)
         lengths = iv.grouped_length(group, spans.start[timed], spans.end[timed], 2 * len(names))
         called = in_layer & (spans.kind == ANNOTATION) & (spans.device < 0) & (spans.phase == FORWARD)
-        called &= _is_own_mark(table, code, names)
+        called &= is_own_mark(table, code, names)
         calls = np.bincount(code[called], minlength=len(names))
         first = np.full(len(names), np.iinfo(np.int64).max)
         np.minimum.at(first, code[in_layer], spans.start[in_layer])
@@ -307,7 +307,7 @@ def arithmetic_ratio(record: LayerRecord, rank: int) -> float | None:
     return float(np.median(ratios)) if ratios else None
 
 
-def _is_own_mark(table: pa.Table, code: NDArray[np.int32], names: list[str]) -> Mask:
+def is_own_mark(table: pa.Table, code: NDArray[np.int32], names: list[str]) -> Mask:
     """Rows that are a layer's own call, not something the user marked inside it. Shape (n,).
 
     A mark is called as its layer (`features.3.conv`), a Python frame as the last part of it (`Conv2d_3`).

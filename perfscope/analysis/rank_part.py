@@ -30,6 +30,7 @@ from perfscope.analysis.layers import LAYER_COLUMNS, LayerRecord, ModelFacts, Ra
 from perfscope.analysis.mainline import LineRecord
 from perfscope.analysis.missing import Missing, missing_figure
 from perfscope.analysis.pipeline.record import PipelineRecord
+from perfscope.analysis.recompute import recomputed_ns
 from perfscope.analysis.results import DeviceBreakdown, RankResult
 from perfscope.analysis.source import DroppedInput, RunSource
 from perfscope.analysis.spans import WindowFacts, spans_of, whole_numbers
@@ -144,6 +145,7 @@ class _Windows(Struct, frozen=True, kw_only=True):
 
     totals: list[bd.StepTotals] = []
     devices: list[DeviceBreakdown | None] = []
+    recomputed: list[int | None] = []
     idle: DeviceIdleRecord = field(default_factory=DeviceIdleRecord)
     streams: StreamRecord = field(default_factory=StreamRecord)
 
@@ -273,6 +275,7 @@ def _analyze_window(
     traces.lines.add(table, spans, act, steps, (facts.rank, facts.window, facts.host))
     traces.pipeline.add(table, spans, act, steps, facts.rank, facts.window)
     traces.experts.add(table, spans, facts.rank, facts.window, members)
+    traced.recomputed.append(recomputed_ns(table, spans, act, steps))
     return bd.step_totals(act, steps, host_wait), bd.device_breakdown(table, selected)
 
 
@@ -289,6 +292,7 @@ def _rank_result(
     comm = sum(total.comm for total in traced.totals)
     exposed = sum(total.exposed_comm for total in traced.totals)
     device_ns = bd.add_devices(traced.devices)
+    recomputed = [again for again in traced.recomputed if again is not None]
     host_waits = [total.idle_host_wait for total in traced.totals if total.idle_host_wait is not None]
     return RankResult(
         rank=rank,
@@ -307,6 +311,7 @@ def _rank_result(
         overhead_ns=record.overhead.total_ns,
         elapsed_ns=steps.elapsed_ns,
         idle_host_wait_ns=round(sum(host_waits) / num) if host_waits and num else None,
+        recompute_ns=round(sum(recomputed) / num) if recomputed and num else None,
         finished=record.finished,
         device=record.device,
         peak_rss_bytes=record.memory.peak_rss_bytes,

@@ -248,6 +248,9 @@ class RankResult(Struct, frozen=True, kw_only=True):
     idle_host_wait_ns: int | None = (
         None  # part of breakdown_ns.idle: the device waited for a launch; None: no device
     )
+    recompute_ns: int | None = (
+        None  # of breakdown_ns.compute: forward calls again in backward; None: no marks
+    )
     finished: bool | None = None  # the rank closed its files; False: killed or still running; None: imported
     communication: Communication | None = None  # None: no step was traced
     device_idle: tuple[DeviceIdle, ...] | None = None  # the longest first; None: no device was traced

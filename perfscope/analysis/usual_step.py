@@ -45,7 +45,7 @@ def on_usual_step(analysis: RunAnalysis) -> RunAnalysis:
 def _rank(rank: RankResult, factor: float) -> RankResult:
     breakdown, idle = rank.breakdown_ns, rank.host_idle
     return replace(
-        _scaled(rank, factor, "comm_ns", "idle_host_wait_ns"),
+        _scaled(rank, factor, "comm_ns", "idle_host_wait_ns", "recompute_ns"),
         breakdown_ns=None if breakdown is None else _breakdown(breakdown, factor),
         host_idle=None if idle is None else tuple(_scaled(entry, factor, "ns") for entry in idle),
     )

@@ -157,8 +157,21 @@ def breakdown_section(analysis: RunAnalysis) -> Section:
     return Section(
         id="breakdown",
         title=scope.section,
-        lead=_breakdown_lead(analyzed, scope) + _scale_text(analysis),
+        lead=_breakdown_lead(analyzed, scope) + _recompute_text(analyzed, scope) + _scale_text(analysis),
         blocks=tuple(blocks),
+    )
+
+
+def _recompute_text(analyzed: list[tuple[RankResult, Breakdown]], scope: Scope) -> str:
+    """What activation checkpointing costs, with a space before it; "" where nothing is computed again."""
+    again = [(rank.recompute_ns, parts.step) for rank, parts in analyzed if rank.recompute_ns is not None]
+    total, steps = sum(ns for ns, _ in again), sum(step for _, step in again)
+    if not total or not steps:
+        return ""
+    time, share = units.format_ns(total // len(again)), units.format_ratio(total / steps)
+    return (
+        f" Of computation, {time} ({share} of the {scope.short}) is recomputation: forward calls of layers "
+        "that run again in the backward pass (activation checkpointing)."
     )
 
 
@@ -251,9 +264,18 @@ def _breakdown_lead(analyzed: list[tuple[RankResult, Breakdown]], scope: Scope) 
     )
 
 
+_RECOMPUTE = Column(
+    key="recompute",
+    title="Of compute, recompute",
+    unit=Unit.TIME,
+    hint="forward calls of layers that run again in the backward pass",
+)
+
+
 def _breakdown_table(
     analysis: RunAnalysis, analyzed: list[tuple[RankResult, Breakdown]], scope: Scope
 ) -> Table:
+    recomputes = any(rank.recompute_ns for rank, _ in analyzed)
     columns = (
         Column(key="rank", title="Rank", unit=Unit.COUNT, primary=True),
         Column(key="host", title="Host", unit=Unit.CODE),
@@ -263,6 +285,7 @@ def _breakdown_table(
             Column(key=part.key, title=part.title, unit=Unit.TIME, hint=part.hint)
             for part in _parts(analysis)
         ),
+        *(_RECOMPUTE,) * recomputes,
         Column(key="comm", title="Total communication", unit=Unit.TIME, hint="hidden and exposed"),
         Column(key="overlap", title="Overlap", unit=Unit.RATIO, hint="share of communication under compute"),
     )
@@ -273,6 +296,7 @@ def _breakdown_table(
             parts.num_steps,
             parts.step,
             *(None if part.key in rank.unknown else getattr(parts, part.key) for part in _parts(analysis)),
+            *(rank.recompute_ns,) * recomputes,
             rank.comm_ns,
             rank.overlap_ratio,
         )
