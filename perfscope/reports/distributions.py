@@ -39,3 +39,24 @@ class Histogram(Chart, Struct, frozen=True, kw_only=True):
         if self.log:
             return 100 * math.log(value / low) / math.log(high / low)
         return 100 * (value - low) / (high - low)
+
+
+class HeatLevel(Struct, frozen=True, kw_only=True):
+    """One color of a HeatMap: `key` of the style sheet, and the values it stands for, in words."""
+
+    key: str
+    title: str
+
+
+class HeatMap(Chart, Struct, frozen=True, kw_only=True):
+    """Cells of rows and columns by color. `cells`: the level of each, by row; None: no value is known."""
+
+    id: str
+    title: str
+    x_title: str
+    x_labels: tuple[str, ...]  # of the columns; not all of them are written
+    y_title: str
+    y_labels: tuple[str, ...]  # of the rows
+    levels: tuple[HeatLevel, ...]
+    cells: tuple[tuple[int | None, ...], ...]
+    caption: str = ""

@@ -16,6 +16,7 @@ from msgspec import structs
 
 from perfscope.errors import PerfscopeError
 from perfscope.reports.asset_files import ASSETS
+from perfscope.reports.distributions import HeatMap
 from perfscope.reports.drawing import lay_out
 from perfscope.reports.drawing.picture import Json
 from perfscope.reports.drawing.print_picture import paper_svg
@@ -116,6 +117,11 @@ def _(block: Chart) -> list[Json]:
 
 def _picture(title: str, svg: str, caption: str, width: float = 100) -> Json:
     return {"kind": "picture", "title": title, "svg": svg, "caption": soft(caption), "width": width}
+
+
+@_block.register
+def _(_map: HeatMap) -> list[Json]:
+    return []  # left to the page: the report on paper stays short
 
 
 @_block.register

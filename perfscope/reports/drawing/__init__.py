@@ -6,6 +6,7 @@ from __future__ import annotations
 from perfscope.reports.drawing import bars as bars
 from perfscope.reports.drawing import counters as counters
 from perfscope.reports.drawing import curves as curves
+from perfscope.reports.drawing import heatmap as heatmap
 from perfscope.reports.drawing import histogram as histogram
 from perfscope.reports.drawing import history as history
 from perfscope.reports.drawing import lanes as lanes

@@ -15,7 +15,7 @@ from perfscope.reports.drawing.picture import Box, Panel, Picture, grid, lay_out
 from perfscope.reports.drawing.shapes import Line, Rect, Shape, Text
 from perfscope.reports.values import Unit
 
-HEIGHT = 110.0  # pixels of a panel
+HEIGHT = 84.0  # pixels of a panel
 TALLEST = 70.0  # percent that the highest bar takes; the words of the marks stand above it
 LEAST = 2.5  # percent; a single step among many must be seen
 WORDS_LEFT = 70.0  # percent; a mark right of it has its words on the left

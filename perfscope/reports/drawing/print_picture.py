@@ -92,6 +92,7 @@ def _panel(sheet: _Sheet, panel: Panel) -> None:
             sheet.write(panel.note, LEGEND, x=sheet.left + title_width + GAP)
             title_width += GAP + text_width(panel.note, font_size(LEGEND))
         sheet.legend(panel.entries, sheet.left, sheet.left + title_width + 2 * GAP)
+        sheet.y += 0.0 if panel.entries else LINE + ROW_GAP
     middle = sheet.y + panel.height / 2 + 4
     strong = "bar-label strong" if panel.look == "strong" else "bar-label"
     if panel.label:

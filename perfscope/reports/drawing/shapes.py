@@ -74,4 +74,13 @@ class ShapeGroup(Struct, frozen=True, kw_only=True):
     data: Data = ()
 
 
-Shape = Rect | Line | Path | Text | Marker | ShapeGroup
+class Cells(Struct, frozen=True, kw_only=True):
+    """A grid of `columns` by `rows` that fills the box. `runs`: (column, row, number of cells)."""
+
+    columns: int
+    rows: int
+    runs: Sequence[tuple[int, int, int]]
+    look: str
+
+
+Shape = Rect | Line | Path | Text | Marker | ShapeGroup | Cells

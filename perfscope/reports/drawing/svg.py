@@ -11,7 +11,18 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from perfscope.reports.drawing.patterns import PATTERNS
-from perfscope.reports.drawing.shapes import Data, Line, Marker, Path, Point, Rect, Shape, ShapeGroup, Text
+from perfscope.reports.drawing.shapes import (
+    Cells,
+    Data,
+    Line,
+    Marker,
+    Path,
+    Point,
+    Rect,
+    Shape,
+    ShapeGroup,
+    Text,
+)
 
 Paint = Callable[[str], str]  # look -> attributes, with a space in front
 _TEXT = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#39;"})
@@ -155,6 +166,18 @@ def _(shape: Marker, canvas: Canvas) -> str:
     if canvas.per_cent:  # a path has no percent
         return f'<svg x="{x}" y="{y}" overflow="visible"><path{paint} d="M{path}Z"/></svg>'
     return f'<path{paint} transform="translate({x} {y})" d="M{path}Z"/>'
+
+
+@_draw.register
+def _(shape: Cells, canvas: Canvas) -> str:
+    way = "".join(f"M{column} {row}h{length}v1h-{length}z" for column, row, length in shape.runs)
+    path = f'<path{canvas.paint(shape.look)} d="{way}"'
+    if canvas.per_cent:
+        box = f'viewBox="0 0 {shape.columns} {shape.rows}" preserveAspectRatio="none"'
+        return f'<svg width="100%" height="100%" {box}>{path}/></svg>'
+    wide, tall = 100 * canvas.wide / shape.columns, 100 * canvas.tall / shape.rows
+    place = f"translate({decimal(canvas.left)} {decimal(canvas.top)}) scale({wide:.5f} {tall:.5f})"
+    return f'{path} transform="{place}"/>'
 
 
 @_draw.register

@@ -33,6 +33,7 @@ from perfscope.reports.model import (
     Value,
 )
 from perfscope.reports.sections.step_histogram import step_histogram
+from perfscope.reports.sections.step_map import step_map
 from perfscope.vocabulary.host_activity import HostActivity
 from perfscope.vocabulary.workload import Workload
 
@@ -341,7 +342,7 @@ def series_section(analysis: RunAnalysis) -> Section:
         id="steps",
         title="Step times",
         lead=_series_lead(analysis),
-        blocks=(chart, *step_histogram(analysis), _steps_table(analysis)),
+        blocks=(chart, *step_histogram(analysis), *step_map(analysis), _steps_table(analysis)),
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from msgspec import structs
@@ -85,3 +87,7 @@ def test_page_and_paper_show_the_marks_and_stay_small() -> None:
     for text in ("median 100 ms", "p95 108 ms", "Untraced steps", "Traced steps", "2 steps"):
         assert text in page
         assert text in paper
+    grounds = [float(y) for y in re.findall(r'<rect[^>]*y="([\d.]+)" width="[\d.]+" height="84"', paper)]
+    titles = [float(y) for y in re.findall(r'y="([\d.]+)">(?:Untraced|Traced) steps', paper)]
+    assert len(grounds) == len(titles) == 2
+    assert titles[0] < grounds[0] and grounds[0] + 84 < titles[1] < grounds[1]

@@ -1,0 +1,72 @@
+"""The map of step times by rank: what each cell is, and its size."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from msgspec import structs
+
+from perfscope.analysis.results import RunAnalysis
+from perfscope.reports.distributions import HeatMap
+from perfscope.reports.drawing import lay_out
+from perfscope.reports.drawing.page import figure_html
+from perfscope.reports.drawing.print_picture import paper_svg
+from perfscope.reports.sections.step_map import step_map
+from tests.unit.reports.test_synthetic import synthetic_analysis
+
+MS = 1_000_000
+
+
+def of(table: np.ndarray) -> RunAnalysis:
+    """An analysis of ranks (rows) with these step times, ms."""
+    series = {rank: tuple(int(ms * MS) for ms in row) for rank, row in enumerate(table)}
+    return structs.replace(synthetic_analysis(num_ranks=1), step_series=series)
+
+
+def test_a_slow_rank_and_a_slow_stretch_have_the_darkest_cells() -> None:
+    table = np.full((4, 50), 100)
+    table[2], table[:, 20:25] = 150, 180
+    [chart] = step_map(of(table))
+    cells = np.array(chart.cells)
+    assert cells.shape == (4, 50)
+    assert set(cells[:, 20:25].flat) == {len(chart.levels) - 1}
+    others = np.delete(np.delete(cells, slice(20, 25), axis=1), 2, axis=0)
+    assert set(others.flat) == {0}
+    assert set(np.delete(cells[2], slice(20, 25))) == {3}  # 100 to 180 ms in six levels: 140 to 153 ms
+    assert [level.title for level in chart.levels][:2] == ["below 113 ms", "from 113 ms"]
+    assert chart.y_labels == ("0", "1", "2", "3")
+
+
+def test_many_ranks_and_steps_are_means_of_blocks() -> None:
+    table = np.add.outer(np.arange(130) * 10, np.arange(1000)) + 100
+    [chart] = step_map(of(table))
+    assert (len(chart.cells), len(chart.cells[0])) == (44, 44)  # blocks of 3 ranks and 23 steps
+    assert chart.caption == "Each cell is the mean of up to 23 steps of 3 ranks."
+    assert (chart.y_labels[1], chart.x_labels[1]) == ("3", "23")
+    blocks = [[table[3 * r : 3 * r + 3, 23 * c : 23 * c + 23].mean() for c in range(44)] for r in range(44)]
+    low, high = np.percentile(blocks, (2, 98))
+    expected = np.digitize(blocks, np.linspace(low, high, len(chart.levels) + 1)[1:-1])
+    assert (np.array(chart.cells) == expected).all()
+
+
+def test_steps_that_a_rank_lacks_have_no_color() -> None:
+    analysis = of(np.arange(100, 140).reshape(2, 20))
+    series = {0: analysis.step_series[0], 1: analysis.step_series[1][:5]}
+    [chart] = step_map(structs.replace(analysis, step_series=series))
+    assert chart.cells[1][5:] == (None,) * 15
+    assert None not in chart.cells[0]
+
+
+@pytest.mark.parametrize("table", [np.arange(50).reshape(1, 50) + 1, np.full((4, 50), 7), np.ones((4, 1))])
+def test_one_rank_or_equal_times_have_no_map(table: np.ndarray) -> None:
+    assert step_map(of(table)) == ()
+
+
+@pytest.mark.parametrize("num_ranks", [2, 16, 64, 500])
+def test_page_stays_small_when_no_neighbors_are_alike(num_ranks: int) -> None:
+    [chart] = step_map(of(np.random.default_rng(5).integers(50, 150, (num_ranks, 3000))))
+    assert isinstance(chart, HeatMap)
+    page = figure_html(lay_out(chart))
+    assert len(page) < 30_000
+    assert page.count("<path") == len(chart.levels)
+    assert all(level.title in paper_svg(lay_out(chart)) for level in chart.levels)
