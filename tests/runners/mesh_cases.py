@@ -29,6 +29,7 @@ CASES: dict[str, dict[str, BenchConfig]] = {
         f"{text} {model}": mesh(text, model=model)
         for model in ("gpt-nano", "llama-nano", "moe-nano")
         for text in ("dp=2", "tp=2", "pp=2", "cp=2")
+        if (model, text) != ("gpt-nano", "tp=2")  # it has 3 heads
     },
     "pairs": {
         text: mesh(text)
@@ -37,7 +38,7 @@ CASES: dict[str, dict[str, BenchConfig]] = {
     "models, pairs": {
         f"{text} {model}": mesh(text, model=model)
         for model, text in (
-            ("gpt-nano", "tp=2,cp=2"),
+            ("gpt-nano", "cp=2,dp=2"),
             ("llama-nano", "tp=2,cp=2"),
             ("llama-nano", "cp=2,pp=2"),
             ("moe-nano", "tp=2,cp=2"),

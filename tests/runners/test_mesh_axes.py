@@ -67,6 +67,7 @@ def assert_calls_as_predicted(run: Trained) -> None:
         ("pp=2,dp=2", {"num_microbatches": 3}, "equal microbatches"),
         ("pp=8", {}, "8 stages, but transformer has"),
         ("ep=2", {}, "ep must be 1"),
+        ("tp=2", {"model": "gpt-nano"}, "3 heads, which 2 ranks cannot share"),
         ("pp=2", {"model": "gpt2-124m"}, "share their weights"),
         ("tp=4", {"model": "llama-nano"}, "2 heads, which 4 ranks cannot share; tp=2 would do"),
         ("tp=4", {"model": "moe-nano"}, "2 heads, which 4 ranks cannot share; tp=2 would do"),
