@@ -112,7 +112,12 @@ class StepTracker:
         return self.index + 1 if pending and self._start is not None else self.index
 
     def root_forward(
-        self, now: int, samples: Optional[int], tokens: Optional[int] = None, repeated: bool = False
+        self,
+        now: int,
+        samples: Optional[int],
+        tokens: Optional[int] = None,
+        repeated: bool = False,
+        num_micro: int = 1,
     ) -> None:
         """The root module is about to run forward.
 
@@ -120,12 +125,13 @@ class StepTracker:
             samples: that this adds to the step; None: cannot be determined.
             tokens: likewise; None: the model takes none.
             repeated: they are of the batch of the step before, and count if this is another step.
+            num_micro: micro-batches that this adds to the step.
         """
         if self._depth:
             # Inside an update (LBFGS calls a closure, often several times for one batch): never a boundary.
             if not self._evaluated:
                 self._evaluated = True
-                self._acc[_MICRO] += 1
+                self._acc[_MICRO] += num_micro
                 self._count(self._acc, samples, tokens)
             self._closure_start = now if self._closure_start is None else self._closure_start
             return
@@ -137,10 +143,17 @@ class StepTracker:
         self._awaiting = False
         if self._forward_start is None:
             self._forward_start = now
-        self._acc[_MICRO] += 1
+        self._acc[_MICRO] += num_micro
         self._count(self._acc, samples, tokens)
         if repeated and self._candidate is not None:
             self._count(self._repeated, samples, tokens)
+
+    def count_newcomer(
+        self, samples: Optional[int], tokens: Optional[int], repeated: bool, num_micro: int
+    ) -> None:
+        """Within the update that showed it: a forward pass before it was of this step's model."""
+        self._acc[_MICRO] += num_micro
+        self._count(self._acc, samples, tokens)
 
     def _begin(self, now: int) -> None:
         self._start = now

@@ -190,7 +190,8 @@ def test_stages_of_a_pipeline_of_sharded_models(tmp_path: Path) -> None:
     command = (*TORCHRUN, "4", *_program("pretrainer.py", "2", "2", "1"))
     run_dir = _record(command, tmp_path)
     assert attached(run_dir) == [0, 1, 2, 3]
-    assert [len(_steps(run_dir, rank)) for rank in range(4)] == [16] * 4
+    for rank in range(4):
+        assert [(step["samples"], step["num_micro"]) for step in _steps(run_dir, rank)] == [(8, 4)] * 16
     assert _report(run_dir)["pipeline"] is not None
 
 
@@ -198,7 +199,8 @@ def test_each_trial_of_a_study_keeps_its_steps(tmp_path: Path) -> None:
     if find_spec("optuna") is None:
         pytest.skip("optuna is not installed")
     run_dir = _record(("python", *_program("optuna_study.py")), tmp_path)
-    assert len(_steps(run_dir, 0)) == 25 + 25 + 15 + 25
+    steps = _steps(run_dir, 0)
+    assert [(step["samples"], step["num_micro"]) for step in steps] == [(16, 1)] * (25 + 25 + 15 + 25)
 
 
 def test_a_notebook_is_recorded_in_its_kernel(tmp_path: Path) -> None:

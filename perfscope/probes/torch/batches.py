@@ -25,7 +25,8 @@ _PIPELINES = "torch.distributed.pipelining.stage"
 _TRIALS = ("_prepare_forward_infra", "_forward_metadata_inference", "_shape_inference")
 _TARGET = "_saved_target"  # of the graph nodes of torch's loss functions
 
-Counts = Tuple[Optional[int], Optional[int], bool]  # samples, tokens, of the batch of the step before
+# Samples, tokens, whether they are of the batch of the step before, micro-batches.
+Counts = Tuple[Optional[int], Optional[int], bool, int]
 
 
 class Batches:
@@ -105,7 +106,7 @@ class Batches:
 
         Returns:
             Samples (None: unknown) and tokens (None: the model takes none) that this adds to the step;
-            whether they are of a batch that the step before has counted.
+            whether they are of a batch that the step before has counted; micro-batches.
         """
         torch = self._torch
         given = args
@@ -120,14 +121,14 @@ class Batches:
             self._repeated = self._current is not None
         stage = _pipeline_stage()
         if stage is not None and stage[0] > 0:
-            return 0, None, False  # the first micro-batch has been counted for all
+            return 0, None, False, 0  # the first micro-batch has been counted for all
         num_parts = 1 if stage is None else stage[1]
         if stage is not None:
             self.pipeline = self.pipeline or _ranks_of(torch, stage[2])
         samples = self._of_loader(tensors, shapes, fresh_step, stage is not None)
         if samples is None:
             if again and any(ref() is tensor for ref in self._inputs for tensor in tensors[:1]):
-                return 0, None, False
+                return 0, None, False, 1
             if given and self._lists_images(given[0]):
                 samples = self._of_list(given[0])
             else:
@@ -135,7 +136,7 @@ class Batches:
             samples = None if samples is None else samples * num_parts
         self._inputs += [weakref.ref(tensor) for tensor in tensors[:1]]
         tokens = self._tokens(root, tensors, shapes, num_parts) if samples != 0 else None
-        return samples, tokens, self._repeated
+        return samples, tokens, self._repeated, num_parts
 
     def _of_loader(
         self, tensors: List[Any], shapes: List[Shape], fresh_step: bool, takes_all: bool

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import Any, List, Optional, Tuple
 
 from ..frames import around
 from ..process import current
+from .models import ForwardCall, is_trained
 
 # Module -> functions that write a checkpoint, or start doing so.
 _SAVING = {
@@ -17,6 +18,7 @@ _SAVING = {
     "safetensors.torch": ("save_file", "save_model"),
 }
 _MARKED = "_perfscope_saves"
+_MAX_NEWCOMERS = 64  # calls between two updates whose inputs are kept
 
 
 def arm(name: str) -> None:
@@ -79,3 +81,33 @@ def _timed(probe: Any, original: Any) -> Any:
 
     setattr(save, _MARKED, True)
     return save
+
+
+class Newcomers:
+    """Calls of modules that no optimizer holds yet, with their inputs, until the next update.
+
+    A search over hyperparameters trains one model after the other: the update of a new optimizer shows that
+    the calls before it were of its model. Inputs are kept only until then, and what loaders gave is taken
+    only then: another model may have been given it.
+    """
+
+    def __init__(self) -> None:
+        self._calls: List[Tuple[Any, Any, Any]] = []
+
+    def called(self, probe: Any, module: Any, args: Any, source: Any) -> None:
+        """`source`: the keyword arguments, or the frame of the caller that has them."""
+        if not probe.bound or probe.lends:
+            return
+        if len(self._calls) < _MAX_NEWCOMERS and is_trained(module):
+            kwargs = source if isinstance(source, dict) else source.f_locals.get("kwargs")
+            self._calls.append((module, args, kwargs))
+
+    def updated(self, probe: Any, models: Optional[List[ForwardCall]]) -> None:
+        """An update has begun; `models`: calls of models that have begun its step, None: it began before."""
+        calls, self._calls = self._calls, []
+        known = {id(call.module()) for call in models or ()}
+        for module, args, kwargs in calls:
+            if id(module) in known:
+                counts = probe.batches.forward(module, args, kwargs, probe.tracker.index, False)
+                probe.tracker.count_newcomer(*counts)
+                probe.batches.settled()  # its backward pass is over

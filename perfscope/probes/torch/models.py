@@ -132,7 +132,7 @@ class Models:
             return any(id(parameter) in self._ids for parameter in _parameters(module))
         if type(module).__name__ == "function":  # compiled code, which shows no parameters
             return not self._roots
-        return _is_trained(module)  # no optimizer holds anything: updates are written by hand
+        return is_trained(module)  # no optimizer holds anything: updates are written by hand
 
     def find(self, calls: List[ForwardCall]) -> List[ForwardCall]:
         """Those of `calls` (outermost ones) that are of models; models not known before are taken in.
@@ -147,7 +147,7 @@ class Models:
         ]
         mine = [(call, module) for call, module in alive if self.has(module)]
         if not mine and not self._roots:
-            mine = [pair for pair in alive if _is_trained(pair[1]) or type(pair[1]).__name__ == "function"]
+            mine = [pair for pair in alive if is_trained(pair[1]) or type(pair[1]).__name__ == "function"]
         for _, module in mine:
             self._take(module)
         return [call for call, _ in mine]
@@ -163,7 +163,8 @@ class Models:
         self.changed = True
 
 
-def _is_trained(module: Any) -> bool:
+def is_trained(module: Any) -> bool:
+    """Whether it has parameters that take gradients."""
     return any(parameter.requires_grad for parameter in _parameters(module))
 
 

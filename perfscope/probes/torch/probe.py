@@ -85,9 +85,8 @@ class TorchProbe(FrameworkProbe):
         self._blind = False  # forward passes are no longer looked at; steps still are
         self._evaluations = self._skipped = 0  # forward passes in evaluation mode, and without gradients
         self.rearm = False  # disarmed by a long evaluation; armed again with the next batch
-        self._rootless = False  # no root forward is to be seen between updates
-        self.in_backward = False
-        self.models, self._modes = Models(), Modes()
+        self._rootless = self.in_backward = False  # the former: no root forward is to be seen between updates
+        self.models, self._modes, self._newcomers = Models(), Modes(), besides.Newcomers()
         self.calls = ForwardCalls()  # since the last update, of what may yet prove to be a model
         self._updated = 0  # when an update began last
         self._provisional = False  # a forward pass since the last backward was taken for the model's
@@ -254,6 +253,7 @@ class TorchProbe(FrameworkProbe):
         if not (is_model and self.bound and self.models.roots):  # the update shows what it is
             self.calls.add(now, module)
         if not is_model or self._provisional or self.lends:
+            self._newcomers.called(self, module, args, source)
             self.skip()
             return
         if self.bound:
@@ -364,11 +364,12 @@ class TorchProbe(FrameworkProbe):
             self.calls.updated()
             self._updated = now
             if self.models.changed and self.tracker.index:
-                self.cut_window()  # what it has traced since the last model's step is another model's
+                self.cut_window()  # the rest of it is another model's
             if calls:
                 self.tracker.fallback = calls[0].time
-            if self.tracker.optimizer_begins(serial, now):
+            if was_cut := self.tracker.optimizer_begins(serial, now):
                 self._rootless = not calls
+            self._newcomers.updated(self, calls if was_cut else None)
             self.cost_ns += _clock() - now
             return self._mark_closure(args, kwargs)
         except Exception as error:  # noqa: BLE001 - the boundary: training goes on
