@@ -9,6 +9,7 @@ from perfscope.analysis.bench_bytes import LinkBytes
 from perfscope.analysis.efficiency.results import Efficiency
 from perfscope.analysis.missing import missing_figure
 from perfscope.analysis.results import Quantiles
+from perfscope.analysis.study.pareto import pareto_points
 from perfscope.analysis.study.results import (
     Composition,
     DiffRow,
@@ -227,6 +228,7 @@ def scheme_study(num_repeats: int = 3) -> StudyAnalysis:
                 by="scheme",
                 rows=tuple(rows),
                 pairs=tuple(pairs),
+                pareto=pareto_points(rows, None, pairs),
                 verdict=SchemeVerdict(
                     winner="mp.fc_tp",
                     runner_up="hy.auto",

@@ -1,39 +1,21 @@
 """Which settings no other one beats in time, memory and bytes at once.
 
 A setting dominates another one if it is no worse in all three and better in one. One with a missing figure is
-not judged, and judges none. Medians of repeats are compared; noise is not.
+not judged, and judges none. Medians of repeats are compared; two times are level where their repeats say so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from msgspec import Struct, structs
+from msgspec import structs
 
-from perfscope.analysis.study.results import LearningRanking, SchemeRow
+from perfscope.analysis.study.pareto_results import ParetoPoint
+from perfscope.analysis.study.results import LearningRanking, LearningRow, Pair, SchemeRow
 from perfscope.vocabulary.comparison import RankBasis
+from perfscope.vocabulary.figures import Figure
 
-
-class ParetoPoint(Struct, frozen=True, kw_only=True):
-    """One setting; None: not known.
-
-    `time_ns`: training time to the target where settings were ranked by it, else time per sample.
-    `memory_bytes`: peak of the rank with most. `sent_bytes`: per step, all ranks and links, as recorded.
-    `is_best`: no other setting dominates it; None where a figure is missing.
-    """
-
-    title: str
-    time_ns: float | None
-    memory_bytes: float | None
-    sent_bytes: float | None
-    is_best: bool | None = None
-
-    @property
-    def figures(self) -> tuple[float, float, float] | None:
-        """All three; None where one is missing."""
-        if self.time_ns is None or self.memory_bytes is None or self.sent_bytes is None:
-            return None
-        return self.time_ns, self.memory_bytes, self.sent_bytes
+_Level = frozenset[frozenset[str]]  # pairs of titles
 
 
 def is_by_target(ranking: LearningRanking | None) -> bool:
@@ -41,39 +23,80 @@ def is_by_target(ranking: LearningRanking | None) -> bool:
     return ranking is not None and ranking.basis is RankBasis.TIME
 
 
-def pareto_points(rows: Sequence[SchemeRow], ranking: LearningRanking | None) -> tuple[ParetoPoint, ...]:
-    """The settings in the order of `rows`."""
-    to_target: Mapping[str, float | None] | None = None
+def pareto_points(
+    rows: Sequence[SchemeRow], ranking: LearningRanking | None, pairs: Sequence[Pair] = ()
+) -> tuple[ParetoPoint, ...]:
+    """The settings in the order of `rows`.
+
+    Args:
+        rows: the settings.
+        ranking: by time to a target, if there is one.
+        pairs: of the rows; says whose samples/s are level.
+    """
+    to_target: dict[str, float | None] | None = None
+    level = frozenset(frozenset((pair.a, pair.b)) for pair in pairs if pair.level)
     if ranking is not None and is_by_target(ranking):
         to_target = {
             row.title: row.value if row.num_reached == row.num_runs else None for row in ranking.rows
         }
+        level = _overlapping(ranking.rows)
     points = [_point(row, to_target) for row in rows]
-    measured = [figures for point in points if (figures := point.figures) is not None]
-    return tuple(structs.replace(point, is_best=_is_best(point, measured)) for point in points)
+    known = [point for point in points if point.figures is not None]
+    return tuple(_judged(point, known, level) if point.figures else point for point in points)
 
 
-def _point(row: SchemeRow, to_target: Mapping[str, float | None] | None) -> ParetoPoint:
+def _overlapping(rows: Sequence[LearningRow]) -> _Level:
+    """Whose intervals of the time to the target overlap."""
+    return frozenset(
+        frozenset((one.title, other.title))
+        for at, one in enumerate(rows)
+        for other in rows[at + 1 :]
+        if one.interval and other.interval
+        if one.interval.low <= other.interval.high and other.interval.low <= one.interval.high
+    )
+
+
+def _point(row: SchemeRow, to_target: dict[str, float | None] | None) -> ParetoPoint:
     per_sample = 1e9 / row.samples_per_s if row.samples_per_s else None
     recorded = [link.recorded for link in row.links]
+    time_ns = per_sample if to_target is None else to_target.get(row.title)
     sent = None if not recorded else _sum(recorded)
+    lacking = {
+        *((Figure.SAMPLES_PER_S,) if time_ns is None else ()),
+        *((Figure.MEMORY_AND_LINKS,) if row.peak_memory_bytes is None or sent is None else ()),
+    }
     return ParetoPoint(
         title=row.title,
-        time_ns=per_sample if to_target is None else to_target.get(row.title),
+        time_ns=time_ns,
         memory_bytes=row.peak_memory_bytes,
         sent_bytes=sent,
+        missing=tuple(missing for missing in row.missing if missing.figure in lacking),
     )
 
 
 def _sum(values: Sequence[float | None]) -> float | None:
-    present = [value for value in values if value is not None]
-    return sum(present) if len(present) == len(values) else None
+    known = [value for value in values if value is not None]
+    return sum(known) if len(known) == len(values) else None
 
 
-def _is_best(point: ParetoPoint, measured: Sequence[tuple[float, float, float]]) -> bool | None:
-    figures = point.figures
-    return None if figures is None else not any(_dominates(other, figures) for other in measured)
+def _judged(point: ParetoPoint, known: Sequence[ParetoPoint], level: _Level) -> ParetoPoint:
+    others = [other for other in known if other is not point]
+    apart = [other for other in others if frozenset((other.title, point.title)) not in level]
+    if any(_dominates(other.figures, point.figures) for other in apart):
+        return structs.replace(point, is_best=False)
+    near = [other for other in others if other not in apart]
+    if any(_dominates_if_faster(other, point) for other in near):
+        return structs.replace(point, undecided=True)
+    return structs.replace(point, is_best=True)
 
 
-def _dominates(first: tuple[float, float, float], second: tuple[float, float, float]) -> bool:
-    return first != second and all(a <= b for a, b in zip(first, second, strict=True))
+def _dominates(one: tuple[float, ...] | None, other: tuple[float, ...] | None) -> bool:
+    if one is None or other is None or one == other:
+        return False
+    return all(a <= b for a, b in zip(one, other, strict=True))
+
+
+def _dominates_if_faster(one: ParetoPoint, other: ParetoPoint) -> bool:
+    """Whether memory and bytes of `one` are no more, so that only the time decides."""
+    pairs = ((one.memory_bytes, other.memory_bytes), (one.sent_bytes, other.sent_bytes))
+    return all(a is not None and b is not None and a <= b for a, b in pairs)

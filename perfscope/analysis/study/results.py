@@ -26,6 +26,7 @@ from perfscope.analysis.study.diff_results import RunDiff as RunDiff
 from perfscope.analysis.study.figures import Composition as Composition
 from perfscope.analysis.study.figures import Interval as Interval
 from perfscope.analysis.study.framework_results import FrameworkStudy as FrameworkStudy
+from perfscope.analysis.study.pareto_results import ParetoPoint
 from perfscope.analysis.study.step_results import StepDifference, StepPart
 from perfscope.rundir.records import LayersRecord, RankRecord
 from perfscope.rundir.scheme_records import BenchRecord
@@ -449,6 +450,7 @@ class SchemeStudy(Struct, frozen=True, kw_only=True):
     differences: tuple[StepDifference, ...] = ()  # of the fastest row's step to each other row's
     learning: LearningRanking | None = None  # None: not all runs have the same target, or a noise scale
     unseen: str = ""  # of which rows the exposed share leaves out what was under way before the window
+    pareto: tuple[ParetoPoint, ...] = ()  # of the rows, in their order
 
 
 class StudyAnalysis(Struct, frozen=True, kw_only=True, eq=False):

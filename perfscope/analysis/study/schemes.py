@@ -15,6 +15,7 @@ from perfscope.analysis.study.averages import (
 from perfscope.analysis.study.grouping import BATCH, DTYPE, MACHINE, MODEL, TASK, WORLD_SIZE
 from perfscope.analysis.study.learning import learning_ranking
 from perfscope.analysis.study.machines import placed_machine_key
+from perfscope.analysis.study.pareto import pareto_points
 from perfscope.analysis.study.repeats import (
     Floats,
     center,
@@ -119,6 +120,7 @@ def _study(runs: Sequence[StudyRun], by: str, title: str, basis: RankBasis) -> S
         differences=differences,
         learning=ranking,
         unseen=unseen_exchanges(rows),
+        pareto=pareto_points(rows, ranking, pairs),
     )
 
 

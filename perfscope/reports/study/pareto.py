@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from perfscope.analysis.study.pareto import ParetoPoint, is_by_target, pareto_points
+from perfscope.analysis.study.pareto import is_by_target
+from perfscope.analysis.study.pareto_results import ParetoPoint
 from perfscope.analysis.study.results import SchemeStudy
+from perfscope.messages.missing import cause_text, figure_text
 from perfscope.reports.curve_layout import MOST_CURVES
 from perfscope.reports.display import visible
 from perfscope.reports.model import Block, Column, Curve, CurveChart, Table, Unit
+from perfscope.vocabulary.figures import Figure
 
 _ACROSS: tuple[tuple[str, str, Callable[[ParetoPoint], float | None]], ...] = (
     ("memory", "peak memory of a rank", lambda point: point.memory_bytes),
@@ -18,7 +21,7 @@ _ACROSS: tuple[tuple[str, str, Callable[[ParetoPoint], float | None]], ...] = (
 
 def pareto_blocks(schemes: SchemeStudy, suffix: str) -> Iterator[Block]:
     """Nothing where fewer than two settings have all three figures."""
-    points = pareto_points(schemes.rows, schemes.learning)
+    points = schemes.pareto
     if sum(point.figures is not None for point in points) < 2:
         return
     ranking = schemes.learning
@@ -49,19 +52,31 @@ def _table(points: Sequence[ParetoPoint], time_title: str, suffix: str) -> Table
                 point.time_ns,
                 point.memory_bytes,
                 point.sent_bytes,
-                None if point.is_best is None else ("yes" if point.is_best else "no"),
+                _standing(point),
                 "; ".join(_reasons(point)) or None,
             )
             for point in points
         ),
         caption="Pareto optimal: no other setting is as good or better in all three figures. "
-        "Medians over repeats; the noise of repeats is not considered.",
+        "Cannot tell: one would be, if it were faster, and the intervals of their times overlap. "
+        "Medians over repeats; the noise of memory and bytes is not considered.",
     ).trimmed()
 
 
+def _standing(point: ParetoPoint) -> str | None:
+    if point.undecided:
+        return "cannot tell"
+    return None if point.is_best is None else ("yes" if point.is_best else "no")
+
+
 def _reasons(point: ParetoPoint) -> Iterator[str]:
-    if point.time_ns is None:
+    """The runs' own reasons; of figures they say nothing about, what is usually why."""
+    yield from dict.fromkeys(f"{figure_text(entry)}: {cause_text(entry)}" for entry in point.missing)
+    said = {entry.figure for entry in point.missing}
+    if point.time_ns is None and Figure.SAMPLES_PER_S not in said:
         yield "time: no speed was measured, or a run missed the target"
+    if Figure.MEMORY_AND_LINKS in said:
+        return
     if point.memory_bytes is None:
         yield "memory: the ranks recorded none"
     if point.sent_bytes is None:
