@@ -25,7 +25,10 @@ _SAME_BATCH = 1.01
 @click.command("predict", context_settings=HELP)
 @click.argument("runs", type=click.Path(path_type=Path), nargs=-1, required=True, metavar="RUN|STUDY...")
 @click.option(
-    "--world-sizes", required=True, metavar="N,N...", help="Numbers of ranks to predict, e.g. 2,4,8."
+    "--world-sizes", metavar="N,N...", help="Numbers of ranks to predict, e.g. 2,4,8; required to predict."
+)
+@click.option(
+    "--advise", is_flag=True, help="Instead: samples, workers and servers for one run, by published lemmas."
 )
 @click.option(
     "--ranks-per-host",
@@ -67,7 +70,8 @@ _SAME_BATCH = 1.01
 @engine_options
 def command(
     runs: tuple[Path, ...],
-    world_sizes: str,
+    world_sizes: str | None,
+    advise: bool,
     ranks_per_host: int | None,
     cores_per_rank: float | None,
     network: str | None,
@@ -90,7 +94,16 @@ def command(
       perfscope predict run-2 run-1 --world-sizes 8 --network edr --ranks-per-host 1
       perfscope predict my-study --world-sizes 8,16 --network hdr --mode strong --batch 48
       perfscope predict my-study --world-sizes 4 --schemes dp.ddp,hy.owt --network 30us,1Gbit --json
+      perfscope predict --advise my-run
     """
+    if advise:
+        from perfscope.cli.predict.advice import advice_of
+
+        _refuse_beside_advise(world_sizes, ranks_per_host, cores_per_rank, network, schemes, mode, batch)
+        print_result(advice_of(runs, engine, as_json))
+        return
+    if world_sizes is None:
+        raise UsageError("--world-sizes is required; give the numbers of ranks to predict, such as 2,4,8")
     from perfscope.analysis.predict.forecast import Question, predict
     from perfscope.analysis.predict.networks import parse_network
     from perfscope.cli.predict.runs import load_runs, say_notes
@@ -124,6 +137,11 @@ def command(
         if as_json
         else prediction_text(report, per_host, [assumed] if assumed else [])
     )
+
+
+def _refuse_beside_advise(*given: object) -> None:
+    if any(value is not None for value in given):
+        raise UsageError("--advise takes a run, --json and nothing else; leave the other options out")
 
 
 def parse_sizes(text: str) -> tuple[int, ...]:

@@ -1,0 +1,175 @@
+"""How many samples, workers and servers published lemmas call for, with one run's measured figures.
+
+The lemmas are those of Zou et al. 2017 (arXiv 1709.06622): workers divide the compute of a step, and none of
+its overhead; servers hide their traffic behind the compute of a round.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from math import ceil, floor
+
+from msgspec import Struct
+
+from perfscope.analysis.results import RunAnalysis
+
+_ELEMENT_BYTES = {"float32": 4, "float64": 8}  # of weights; with other types weights may stay in float32
+
+
+class Quantity(str, Enum):
+    """What is advised."""
+
+    WORKERS = "workers"
+    MINIBATCH = "minibatch"  # samples of a step over all workers of the run
+    SERVERS = "servers"
+
+
+class Gap(str, Enum):
+    """Why something is not advised."""
+
+    NOT_TRACED = "not_traced"
+    NOT_DATA_PARALLEL = "not_data_parallel"
+    NO_COMPUTE = "no_compute"
+    NO_OVERHEAD = "no_overhead"
+    ONE_WORKER = "one_worker"
+    BATCH_NOT_KNOWN = "batch_not_known"
+    WEIGHTS_NOT_KNOWN = "weights_not_known"
+    NO_BANDWIDTH = "no_bandwidth"
+
+
+class AdviceFigures(Struct, frozen=True, kw_only=True):
+    """Measured figures of one run; None: not measured.
+
+    `compute_ns`, `overhead_ns`: of the mean traced step of a rank, which they add up to. `weight_bytes`: of
+    one copy of the model. `bandwidth_bytes_per_s`: bytes of sized calls over their transfer time.
+    """
+
+    num_workers: int
+    batch: float | None
+    compute_ns: float | None
+    overhead_ns: float | None
+    weight_bytes: float | None
+    bandwidth_bytes_per_s: float | None
+    parallel_efficiency: float | None
+    data_parallel: bool = True
+
+
+class AdviceItem(Struct, frozen=True, kw_only=True):
+    """One quantity: `value`, or `gap` that says why there is none.
+
+    `measured`: what the run itself had of it; None: nothing, as of servers of a run without any.
+    `used`: the figures of the formula by name.
+    """
+
+    quantity: Quantity
+    value: int | None
+    measured: float | None
+    used: dict[str, float] = {}
+    gap: Gap | None = None
+
+
+class Advice(Struct, frozen=True, kw_only=True):
+    """`efficiency`: the lemma's, of the run's own number of workers; None: a figure is missing."""
+
+    target: float
+    figures: AdviceFigures
+    overhead_ratio: float | None
+    efficiency: float | None
+    items: tuple[AdviceItem, ...]
+
+
+def advice_figures(analysis: RunAnalysis) -> AdviceFigures:
+    """What the lemmas need of a run."""
+    traced = [rank.breakdown_ns for rank in analysis.ranks if rank.breakdown_ns is not None]
+    traced = traced if analysis.breakdown_of == "step" else []
+    compute = sum(part.compute for part in traced) / len(traced) if traced else None
+    step = sum(part.step for part in traced) / len(traced) if traced else None
+    scheme = analysis.run.scheme
+    size = _ELEMENT_BYTES.get(scheme.dtype or "") if scheme is not None else None
+    sized = [call for call in analysis.calls if call.bytes and call.transfer_ns > 0]
+    transfer = sum(call.transfer_ns for call in sized)
+    return AdviceFigures(
+        num_workers=len(analysis.ranks),
+        batch=float(analysis.bench.batch) if analysis.bench else analysis.samples_per_step,
+        compute_ns=compute,
+        overhead_ns=None if step is None or compute is None else step - compute,
+        weight_bytes=scheme.num_params * size if scheme is not None and scheme.num_params and size else None,
+        bandwidth_bytes_per_s=sum(call.bytes or 0 for call in sized) / transfer * 1e9 if transfer else None,
+        parallel_efficiency=analysis.efficiency.parallel_efficiency if analysis.efficiency else None,
+        data_parallel=scheme is None or (scheme.axes or {}).get("parallelism") in ("data", "none"),
+    )
+
+
+def advise(figures: AdviceFigures, target: float) -> Advice:
+    """The quantities for a parallel efficiency of at least `target`, in (0, 1)."""
+    num, ratio = figures.num_workers, None
+    if figures.compute_ns and figures.overhead_ns is not None:
+        ratio = max(0.0, figures.overhead_ns) / (num * figures.compute_ns)
+    return Advice(
+        target=target,
+        figures=figures,
+        overhead_ratio=ratio,
+        efficiency=None if ratio is None else (1 + ratio) / (1 + num * ratio),
+        items=(
+            _workers(figures, ratio, target),
+            _minibatch(figures, ratio, target),
+            _servers(figures),
+        ),
+    )
+
+
+def _gap(figures: AdviceFigures) -> Gap | None:
+    if not figures.data_parallel:
+        return Gap.NOT_DATA_PARALLEL
+    if figures.compute_ns is None:
+        return Gap.NOT_TRACED
+    return None if figures.compute_ns > 0 else Gap.NO_COMPUTE
+
+
+def _workers(figures: AdviceFigures, ratio: float | None, target: float) -> AdviceItem:
+    gap = _gap(figures) or (None if ratio else Gap.NO_OVERHEAD)
+    value = None
+    if gap is None and ratio:
+        value = max(1, floor((1 + ratio - target) / (target * ratio) + 1e-9))
+    used = {} if ratio is None else {"overhead_ratio": ratio}
+    measured = float(figures.num_workers)
+    return AdviceItem(quantity=Quantity.WORKERS, value=value, measured=measured, used=used, gap=gap)
+
+
+def _minibatch(figures: AdviceFigures, ratio: float | None, target: float) -> AdviceItem:
+    gap, batch, num = _gap(figures), figures.batch, figures.num_workers
+    if gap is None and not batch:
+        gap = Gap.BATCH_NOT_KNOWN
+    if gap is None and not ratio:
+        gap = Gap.NO_OVERHEAD
+    if gap is None and target * num <= 1:
+        gap = Gap.ONE_WORKER
+    value, used = None, {}
+    if gap is None and batch and ratio and figures.compute_ns and figures.overhead_ns:
+        allowed = (1 - target) / (target * num - 1)
+        per_sample = num * figures.compute_ns / batch
+        value = ceil(figures.overhead_ns / (allowed * per_sample) - 1e-9)
+        used = {
+            "compute_ns_per_sample": per_sample,
+            "overhead_ns": figures.overhead_ns,
+            "allowed_overhead_ratio": allowed,
+        }
+    return AdviceItem(quantity=Quantity.MINIBATCH, value=value, measured=batch, used=used, gap=gap)
+
+
+def _servers(figures: AdviceFigures) -> AdviceItem:
+    gap = _gap(figures)
+    if gap is None and figures.weight_bytes is None:
+        gap = Gap.WEIGHTS_NOT_KNOWN
+    if gap is None and not figures.bandwidth_bytes_per_s:
+        gap = Gap.NO_BANDWIDTH
+    value, used = None, {}
+    if gap is None and figures.weight_bytes and figures.bandwidth_bytes_per_s and figures.compute_ns:
+        traffic = 2 * figures.weight_bytes * figures.num_workers
+        value = ceil(traffic / (figures.bandwidth_bytes_per_s * figures.compute_ns / 1e9) - 1e-9)
+        used = {
+            "weight_bytes": figures.weight_bytes,
+            "bandwidth_bytes_per_s": figures.bandwidth_bytes_per_s,
+            "compute_ns": figures.compute_ns,
+        }
+    return AdviceItem(quantity=Quantity.SERVERS, value=value, measured=None, used=used, gap=gap)
