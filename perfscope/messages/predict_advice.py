@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perfscope.analysis.predict.advice import Gap, Quantity
+from perfscope.vocabulary.lemmas import Gap, Quantity
 
 SOURCE = "Zou et al. 2017, arXiv 1709.06622"
 FORMULAS = {

@@ -6,35 +6,14 @@ its overhead; servers hide their traffic behind the compute of a round.
 
 from __future__ import annotations
 
-from enum import Enum
 from math import ceil, floor
 
 from msgspec import Struct
 
 from perfscope.analysis.results import RunAnalysis
+from perfscope.vocabulary.lemmas import Gap, Quantity
 
 _ELEMENT_BYTES = {"float32": 4, "float64": 8}  # of weights; with other types weights may stay in float32
-
-
-class Quantity(str, Enum):
-    """What is advised."""
-
-    WORKERS = "workers"
-    MINIBATCH = "minibatch"  # samples of a step over all workers of the run
-    SERVERS = "servers"
-
-
-class Gap(str, Enum):
-    """Why something is not advised."""
-
-    NOT_TRACED = "not_traced"
-    NOT_DATA_PARALLEL = "not_data_parallel"
-    NO_COMPUTE = "no_compute"
-    NO_OVERHEAD = "no_overhead"
-    ONE_WORKER = "one_worker"
-    BATCH_NOT_KNOWN = "batch_not_known"
-    WEIGHTS_NOT_KNOWN = "weights_not_known"
-    NO_BANDWIDTH = "no_bandwidth"
 
 
 class AdviceFigures(Struct, frozen=True, kw_only=True):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from msgspec import structs
 
-from perfscope.analysis.predict.advice import AdviceFigures, Gap, advise
+from perfscope.analysis.predict.advice import AdviceFigures, advise
+from perfscope.vocabulary.lemmas import Gap
 
 # 4 workers, 32 samples: 10 ms of compute each and 4 ms of overhead, so R = 4 / 40 = 0.1
 RUN = AdviceFigures(
