@@ -14,7 +14,7 @@ from perfscope.cli.output import print_result
 from perfscope.errors import PerfscopeError, UsageError
 
 if TYPE_CHECKING:
-    from perfscope.analysis.predict.records import MeasuredRun, Plan, Refusal
+    from perfscope.analysis.predict.records import MeasuredRun, Plan, PredictionReport, Refusal
     from perfscope.cli.predict.runs import Loaded
 
 MODES = ("strong", "weak")
@@ -86,7 +86,7 @@ def command(
 
     Compute, latency and bandwidth are fitted to the runs, volumes come from the schemes' formulas, overlap
     and stragglers are carried over as observed; docs/predict.md states the model. Intervals hold what the
-    fits leave open. What the data do not carry is refused or said.
+    fits leave open. What the data do not support is refused, or noted.
 
     \b
     Examples:
@@ -107,7 +107,6 @@ def command(
     from perfscope.analysis.predict.forecast import Question, predict
     from perfscope.analysis.predict.networks import parse_network
     from perfscope.cli.predict.runs import load_runs, say_notes
-    from perfscope.cli.predict.text import grouped, prediction_document, prediction_text
 
     sizes = parse_sizes(world_sizes)
     link = None if network is None else parse_network(network)
@@ -128,15 +127,21 @@ def command(
             backend=loaded.backend,
         ),
     )
+    print_result(_text_of(report, per_host, loaded.notes, [assumed] if assumed else [], as_json))
+
+
+def _text_of(
+    report: PredictionReport, per_host: int, notes: Sequence[str], assumed: Sequence[str], as_json: bool
+) -> str:
+    """What the command prints. Raises PerfscopeError where nothing can be predicted."""
+    from perfscope.cli.predict.text import grouped, prediction_document, prediction_text
+
     if not report.predictions:
         reasons = [f"{plans}: {reason}" for plans, reason in grouped(report.refusals)]
         raise PerfscopeError("nothing can be predicted: " + "; ".join(reasons))
-    notes = [*loaded.notes, *([assumed] if assumed else [])]
-    print_result(
-        prediction_document(report, per_host, notes)
-        if as_json
-        else prediction_text(report, per_host, [assumed] if assumed else [])
-    )
+    if as_json:
+        return prediction_document(report, per_host, [*notes, *assumed])
+    return prediction_text(report, per_host, assumed)
 
 
 def _refuse_beside_advise(*given: object) -> None:
