@@ -33,6 +33,11 @@ def bus_factor(collective: str, num_ranks: int) -> float | None:
     return 1.0 if collective in _CHAIN or collective in {"send", "recv"} else None
 
 
+def payload_bytes(collective: str, message_bytes: int, num_ranks: int) -> int:
+    """S, where a message of all_gather or reduce_scatter is one rank's part, as NCCL counts it."""
+    return message_bytes * num_ranks if collective in _ONCE else message_bytes
+
+
 def edges(collective: str, members: Sequence[int]) -> Iterator[tuple[int, int, float]]:
     """(sender, receiver, bytes per byte of S) of every link that a call uses; none where no formula applies.
 

@@ -18,6 +18,7 @@ from perfscope.analysis.efficiency.results import Efficiency
 from perfscope.analysis.experts.results import Experts
 from perfscope.analysis.fault_results import RankFaults
 from perfscope.analysis.hangs import Hang
+from perfscope.analysis.inspector import CommunicatorCalls
 from perfscope.analysis.intervals import Int64
 from perfscope.analysis.kernels.results import Kernels, StreamQueue
 from perfscope.analysis.machine.results import MachineAnalysis
@@ -446,6 +447,7 @@ class RunAnalysis(Struct, frozen=True, kw_only=True):
     experts: Experts | None = None  # None: no expert parallelism, or `missing` has the reason
     counters: StepCounters | None = None  # None: no rank read any
     progress: tuple[GroupProgress, ...] = ()  # of process groups, from dumps of a flight recorder
+    communicators: tuple[CommunicatorCalls, ...] = ()  # from records of NCCL Inspector, of all steps
     workload: Workload = Workload.TRAINING  # what the program does
     arrivals: tuple[Arrivals, ...] = ()  # every matched call of every rank
     layer_times: Mapping[str, LayerTimes] = {}  # by layer

@@ -36,6 +36,7 @@ from perfscope.analysis.findings import Evidence, find
 from perfscope.analysis.findings.ranks import UNEVEN
 from perfscope.analysis.hangs import hangs_of
 from perfscope.analysis.host_idle import other_threads_ns, with_names
+from perfscope.analysis.inspector import communicators_of
 from perfscope.analysis.kernels.tables import kernels_of
 from perfscope.analysis.layer_counters import counted_run
 from perfscope.analysis.layers import arithmetic_ratio, layer_results, uneven_layer
@@ -236,7 +237,7 @@ def _windows(source: RunSource) -> dict[int, list[WindowFacts]]:
     """By rank."""
     windows: dict[int, list[WindowFacts]] = defaultdict(list)
     for summary in source.summaries():
-        if summary.flight is not None:
+        if summary.flight is not None or summary.inspector is not None:
             continue  # when calls were made; nothing of steps and of how long anything took
         facts = window_facts(summary)
         windows[facts.rank].append(facts)
@@ -362,6 +363,7 @@ def _analysis(source: RunSource, figures: _Figures) -> RunAnalysis:
         progress=group_progress(
             {summary.rank: summary.flight for summary in source.summaries() if summary.flight is not None}
         ),
+        communicators=communicators_of(source),
         arrivals=tuple(_arrivals(calls) for calls in comm.matches),
         layer_times=ranks.traces.layers.times(figures.layers),
         framework=framework_of(records),

@@ -7,6 +7,7 @@ from typing import Any
 from msgspec import Struct, convert, to_builtins
 
 from perfscope.rundir.flight_records import FlightDump
+from perfscope.rundir.inspector_records import InspectorRecord
 from perfscope.rundir.window_records import CountedLayers
 
 # Written into every summary. Raise it when the same trace would give another table.
@@ -65,6 +66,7 @@ class IngestSummary(Struct, frozen=True, kw_only=True):
     runs_ahead: bool = False  # the host does, of its device, on which `steps` are therefore
     counters: CountedLayers | None = None  # None: none were read
     flight: FlightDump | None = None  # None: no dump of a flight recorder
+    inspector: InspectorRecord | None = None  # None: no record of NCCL Inspector
     table: dict[str, Any] | None = None  # seal of the timeline's file (rundir/seal.py); None: there is none
     ingest_version: int = INGEST_VERSION
 
@@ -88,4 +90,5 @@ def from_json(document: dict[str, Any]) -> IngestSummary:
     values["groups"] = tuple(values["groups"])
     values["counters"] = convert(values.get("counters"), CountedLayers | None)
     values["flight"] = convert(values.get("flight"), FlightDump | None)
+    values["inspector"] = convert(values.get("inspector"), InspectorRecord | None)
     return IngestSummary(**values)

@@ -26,6 +26,7 @@ from perfscope.reports.sections.efficiency import efficiency_section
 from perfscope.reports.sections.experts import experts_section
 from perfscope.reports.sections.findings import LONGEST_SENTENCE, findings_section
 from perfscope.reports.sections.hangs import hang_notices, hangs_section, with_hang
+from perfscope.reports.sections.inspector import inspector_section, inspector_verdict
 from perfscope.reports.sections.kernels import kernels_section
 from perfscope.reports.sections.layer_names import layer_names
 from perfscope.reports.sections.layers import layers_section
@@ -69,6 +70,7 @@ def build_report(analysis: RunAnalysis, timeline: TimelineExtract | None) -> Rep
     usual = on_usual_step(analysis)
     sections: list[Section | None] = [
         progress_section(analysis),
+        inspector_section(analysis),
         findings_section(analysis),
         hangs_section(analysis),
         whole_run_section(analysis),
@@ -143,6 +145,8 @@ def build_verdict(analysis: RunAnalysis) -> Verdict:
     if analysis.progress:
         return progress_verdict(analysis.progress)
     shares = mean_shares(analysis)
+    if analysis.communicators and shares is None:
+        return inspector_verdict(analysis.communicators)
     if analysis.findings:
         first = analysis.findings[0]
         notable = first.gain_ratio is not None and first.gain_ratio >= NOTABLE_GAIN

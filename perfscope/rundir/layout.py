@@ -95,7 +95,8 @@ JAX = ".jax.xplane.pb"
 MXNET = ".mxnet.json"
 NSYS = ".nsys.sqlite"
 FLIGHTS = (".flight.pickle", ".flight.json")
-TRACE_FORMATS = (KINETO, TENSORFLOW, JAX, MXNET, NSYS, *FLIGHTS)
+INSPECTOR = ".inspector.jsonl"
+TRACE_FORMATS = (KINETO, TENSORFLOW, JAX, MXNET, NSYS, *FLIGHTS, INSPECTOR)
 CALLS = ".calls.json"
 # N.calls.json: {"version": 1, "monotonic_ns": M, "unix_ns": U (the same moment), "main_tid": T,
 #   "lanes": {"<lane>": "label"}, "columns": CALL_COLUMNS, "rows": [[...], ...], "num_lost": rows too

@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec import field
 
 from perfscope.rundir.flight_records import FlightDump
+from perfscope.rundir.inspector_records import InspectorRecord
 from perfscope.rundir.typed import Count, PartialRow, Record, WholeLists
 from perfscope.vocabulary.causes import Cause
 from perfscope.vocabulary.steps import StepSource
@@ -75,6 +76,7 @@ class WindowSummary(Record, frozen=True):
         steps: (step, start_ns, end_ns) in the trace's clock.
         counters: None: none were read.
         flight: None: no dump of a flight recorder.
+        inspector: None: no record of NCCL Inspector.
         table: seal of the timeline's file (rundir/seal.py); None: there is none.
     """
 
@@ -102,6 +104,7 @@ class WindowSummary(Record, frozen=True):
     runs_ahead: bool = False
     counters: CountedLayers | None = None
     flight: FlightDump | None = None
+    inspector: InspectorRecord | None = None
     table: dict[str, object] | None = None
 
     @property

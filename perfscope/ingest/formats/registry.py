@@ -9,11 +9,15 @@ from perfscope.errors import TraceError
 from perfscope.ingest.formats.flight import FlightRecorder
 from perfscope.ingest.formats.format import GZIP_MAGIC, Format
 from perfscope.ingest.formats.frameworks import Mxnet, ProbeCalls, Xplane
+from perfscope.ingest.formats.inspector import Inspector
 from perfscope.ingest.formats.kineto import Kineto
 from perfscope.ingest.formats.nsys import Nsys
 
 # In the order in which they are asked: Kineto takes any JSON.
-FORMATS: tuple[Format, ...] = (Nsys(), Xplane(), FlightRecorder(), Mxnet(), ProbeCalls(), Kineto())
+FORMATS: tuple[Format, ...] = (
+    *(Nsys(), Xplane(), FlightRecorder(), Inspector(), Mxnet(), ProbeCalls()),
+    Kineto(),
+)
 _HEAD_BYTES = 1 << 16
 
 

@@ -1,0 +1,166 @@
+"""Every collective of every communicator, from records of NCCL Inspector.
+
+Ranks are matched by communicator, collective and its number there. Kernels of one call end together, so the
+rank that came last has the shortest one: its time is the transfer, and what others took longer they waited.
+That needs no clocks.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from perfscope.analysis.source import RunSource
+from perfscope.rundir.inspector_records import InspectorGroup, StatedBandwidth
+from perfscope.volumes import bus_factor
+
+_COLUMNS = ("collective", "group", "in_bytes", "dur_ns", "seq")
+_ON_DEVICE = "kernel_gpu"
+_Key = tuple[str, str]
+
+
+class CommunicatorCalls(Struct, frozen=True, kw_only=True):
+    """The calls of one collective on one communicator.
+
+    Attributes:
+        num_ranks: of the communicator; num_recorded of them have a file.
+        num_calls: different calls; num_matched of them have a record of every rank.
+        bytes: of all calls, each counted once: all_gather its result, reduce_scatter its input.
+        median_ns, p95_ns: duration of a call on a rank, its wait for others included.
+        algbw_bytes_per_s, busbw_bytes_per_s: bytes / duration, as NCCL Inspector defines them.
+        transfer_busbw_bytes_per_s: bytes / shortest duration over ranks, of matched calls; None: no call is
+            matched, or durations are not of kernels.
+        wait_ns: mean per rank over matched calls; None likewise.
+        last_counts: (rank, calls in which it came last), most frequent first.
+        num_compared, num_deviating, worst_ratio: the file's own bandwidths against these: StatedBandwidth.
+    """
+
+    group: str
+    title: str
+    collective: str
+    num_ranks: int
+    num_recorded: int
+    num_calls: int
+    num_matched: int
+    bytes: int
+    median_ns: int
+    p95_ns: int
+    algbw_bytes_per_s: float | None
+    busbw_bytes_per_s: float | None
+    transfer_busbw_bytes_per_s: float | None
+    wait_ns: int | None
+    last_counts: tuple[tuple[int, int], ...]
+    num_compared: int
+    num_deviating: int
+    worst_ratio: float
+
+
+class _OfRank(Struct):
+    rank: int
+    seq: NDArray[np.int64]
+    dur: NDArray[np.int64]
+    size: NDArray[np.int64]
+
+
+def communicators_of(source: RunSource) -> tuple[CommunicatorCalls, ...]:
+    """The longest in sum first; () without such records."""
+    calls: dict[_Key, list[_OfRank]] = defaultdict(list)
+    groups: dict[str, InspectorGroup] = {}
+    stated: dict[_Key, list[StatedBandwidth]] = defaultdict(list)
+    is_timed = True
+    for summary in source.summaries():
+        record = summary.inspector
+        if record is None:
+            continue
+        groups |= {group.name: group for group in record.groups}
+        is_timed &= record.timing_sources in {(_ON_DEVICE,), ("",)}
+        for entry in record.stated:
+            stated[entry.group, entry.collective].append(entry)
+        for key, of_rank in _calls(source, summary.rank, summary.window):
+            calls[key].append(of_rank)
+    results = [
+        _sum_up(key, of_key, groups[key[0]], stated.get(key, ()), is_timed=is_timed)
+        for key, of_key in calls.items()
+        if key[0] in groups
+    ]
+    return tuple(sorted(results, key=lambda one: (-one.median_ns * one.num_calls, one.group, one.collective)))
+
+
+def _calls(source: RunSource, rank: int, window: int) -> list[tuple[_Key, _OfRank]]:
+    table = source.timeline(rank, window, _COLUMNS)
+    words = [table.column(name).combine_chunks().dictionary_encode() for name in ("collective", "group")]
+    codes = [
+        (word.indices if hasattr(word, "indices") else word.chunk(0).indices).to_numpy(zero_copy_only=False)
+        for word in words
+    ]
+    names = [word.dictionary.to_pylist() for word in words]
+    seq, dur, size = (table.column(name).to_numpy() for name in ("seq", "dur_ns", "in_bytes"))
+    found = []
+    for at_name, at_group in sorted(set(zip(codes[0].tolist(), codes[1].tolist(), strict=True))):
+        chosen = (codes[0] == at_name) & (codes[1] == at_group)
+        _, first = np.unique(seq[chosen], return_index=True)  # a call may be written twice
+        rows = np.flatnonzero(chosen)[first]
+        of_rank = _OfRank(rank, *(column[rows].astype(np.int64) for column in (seq, dur, size)))
+        found.append(((names[1][at_group], names[0][at_name]), of_rank))
+    return found
+
+
+def _sum_up(
+    key: _Key,
+    ranks: Sequence[_OfRank],
+    group: InspectorGroup,
+    stated: Sequence[StatedBandwidth],
+    *,
+    is_timed: bool,
+) -> CommunicatorCalls:
+    seq = np.concatenate([one.seq for one in ranks])
+    durations, sizes = (np.concatenate([getattr(one, name) for one in ranks]) for name in ("dur", "size"))
+    numbers, first, counts = np.unique(seq, return_index=True, return_counts=True)
+    factor = bus_factor(key[1], group.num_ranks)
+    has_time = durations > 0
+    total = float(durations[has_time].sum())
+    algbw = float(sizes[has_time].sum()) * 1e9 / total if total else None
+    is_pair = key[1] in {"send", "recv"}
+    matched = numbers[counts == group.num_ranks] if not is_pair else numbers[:0]
+    transfer, wait, last = _arrivals(ranks, matched) if is_timed and len(matched) else (None, None, ())
+    worst = [one.worst_ratio for one in stated if one.num_deviating]
+    return CommunicatorCalls(
+        group=group.name,
+        title=group.title,
+        collective=key[1],
+        num_ranks=group.num_ranks,
+        num_recorded=len({one.rank for one in ranks}),
+        num_calls=len(numbers),
+        num_matched=len(matched),
+        bytes=int(sizes[first].sum()),
+        median_ns=int(np.median(durations)),
+        p95_ns=int(np.percentile(durations, 95)),
+        algbw_bytes_per_s=algbw,
+        busbw_bytes_per_s=algbw * factor if algbw is not None and factor is not None else None,
+        transfer_busbw_bytes_per_s=transfer * factor if transfer is not None and factor is not None else None,
+        wait_ns=wait,
+        last_counts=last,
+        num_compared=sum(one.num_compared for one in stated),
+        num_deviating=sum(one.num_deviating for one in stated),
+        worst_ratio=max(worst, key=lambda ratio: abs(ratio - 1), default=1.0),
+    )
+
+
+def _arrivals(
+    ranks: Sequence[_OfRank], matched: NDArray[np.int64]
+) -> tuple[float | None, int, tuple[tuple[int, int], ...]]:
+    """Bytes per second of transfers, mean wait of a rank over all calls in ns, who came last how often."""
+    durations = np.stack([one.dur[np.searchsorted(one.seq, matched)] for one in ranks])
+    sizes = ranks[0].size[np.searchsorted(ranks[0].seq, matched)]
+    shortest = durations.min(axis=0)
+    wait = int((durations - shortest).sum(axis=0).mean() / len(ranks) * len(matched))
+    moved = float(sizes[shortest > 0].sum()) * 1e9
+    total = float(shortest.sum())
+    apart = durations.max(axis=0) > shortest  # where all took the same, nobody was last
+    last = Counter(ranks[at].rank for at in durations.argmin(axis=0)[apart].tolist())
+    ordered = tuple(sorted(last.items(), key=lambda item: (-item[1], item[0])))
+    return (moved / total if total and moved else None), wait, ordered
