@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
+from perfscope.analysis.source import RunSource
 from perfscope.rundir.flight_records import FlightCall, FlightDump, FlightGroup
 from perfscope.vocabulary.progress import GroupState
 
@@ -64,6 +65,12 @@ class GroupProgress(Struct, frozen=True, kw_only=True):
     @property
     def not_entered(self) -> tuple[int, ...]:
         return tuple(row.rank for row in self.ranks if not row.has_entered)
+
+
+def progress_of(source: RunSource) -> tuple[GroupProgress, ...]:
+    """Of the process groups in a run's dumps; () without one."""
+    summaries = source.summaries()
+    return group_progress({one.rank: one.flight for one in summaries if one.flight is not None})
 
 
 def group_progress(dumps: Mapping[int, FlightDump]) -> tuple[GroupProgress, ...]:

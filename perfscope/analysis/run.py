@@ -63,7 +63,7 @@ from perfscope.analysis.missing_reasons import (
 from perfscope.analysis.page_faults import page_faults
 from perfscope.analysis.pipeline.analyze import analyze_pipeline
 from perfscope.analysis.pipeline.results import Pipeline
-from perfscope.analysis.progress import group_progress
+from perfscope.analysis.progress import progress_of
 from perfscope.analysis.provenance import provenance
 from perfscope.analysis.rank_facts import framework_of, num_devices, workload_of, world_size
 from perfscope.analysis.rank_part import Progress, TraceRecord
@@ -360,9 +360,7 @@ def _analysis(source: RunSource, figures: _Figures) -> RunAnalysis:
         pipeline=figures.pipeline,
         experts=figures.experts,
         counters=figures.counters,
-        progress=group_progress(
-            {summary.rank: summary.flight for summary in source.summaries() if summary.flight is not None}
-        ),
+        progress=progress_of(source),
         communicators=communicators_of(source),
         arrivals=tuple(_arrivals(calls) for calls in comm.matches),
         layer_times=ranks.traces.layers.times(figures.layers),

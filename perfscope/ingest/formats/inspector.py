@@ -1,4 +1,4 @@
-"""Records of NCCL Inspector, NVIDIA's profiler plugin: every collective of a process."""
+"""Records of NCCL Inspector, a profiler plugin of NCCL: every collective of a process."""
 
 from __future__ import annotations
 
