@@ -45,8 +45,8 @@ wheel: $(TEST_VENV)/wheel
 $(TEST_VENV)/wheel: $(TEST_VENV)/ready $(SOURCES)
 	rm -rf build/dist build/lib build/bdist.*
 	$(TEST_VENV)/bin/python -m build --no-isolation --wheel --outdir build/dist . > build/wheel.log 2>&1 || { cat build/wheel.log; exit 1; }
-	$(TEST_VENV)/bin/python -m pip install $(PIP_FLAGS) "$$(ls build/dist/perfscope-*.whl)[test,torch]"
-	$(TEST_VENV)/bin/python -m pip install $(PIP_FLAGS) --force-reinstall --no-deps build/dist/perfscope-*.whl
+	$(TEST_VENV)/bin/python -m pip install $(PIP_FLAGS) "$$(ls build/dist/perfscope_hpc-*.whl)[test,torch]"
+	$(TEST_VENV)/bin/python -m pip install $(PIP_FLAGS) --force-reinstall --no-deps build/dist/perfscope_hpc-*.whl
 	@touch $@
 
 # The tests run beside nothing but what they need, so that `import perfscope` finds the installed wheel.
@@ -105,8 +105,8 @@ $(FRAMEWORKS_VENV)/ready: $(CHECK) tests/frameworks/requirements.txt constraints
 	$(FRAMEWORKS_VENV)/bin/python -m pip install $(PIP_FLAGS) -r tests/frameworks/requirements.txt
 	# It asks for the package `tensorflow`, which for CPUs is called otherwise.
 	$(FRAMEWORKS_VENV)/bin/python -m pip install $(PIP_FLAGS) --no-deps tf_keras==2.21.0
-	$(FRAMEWORKS_VENV)/bin/python -m pip install $(PIP_FLAGS) "$$(ls build/dist/perfscope-*.whl)[test,torch,mpi]"
-	$(FRAMEWORKS_VENV)/bin/python -m pip install $(PIP_FLAGS) --force-reinstall --no-deps build/dist/perfscope-*.whl
+	$(FRAMEWORKS_VENV)/bin/python -m pip install $(PIP_FLAGS) "$$(ls build/dist/perfscope_hpc-*.whl)[test,torch,mpi]"
+	$(FRAMEWORKS_VENV)/bin/python -m pip install $(PIP_FLAGS) --force-reinstall --no-deps build/dist/perfscope_hpc-*.whl
 	@touch $@
 
 # Horovod is compiled only when asked for: PERFSCOPE_BUILD_HOROVOD=1 make test-frameworks
@@ -122,7 +122,7 @@ EXPORTS_VENV := build/exports-venv
 $(EXPORTS_VENV)/ready: $(CHECK)
 	$(PYTHON) -m venv --clear $(EXPORTS_VENV)
 	$(EXPORTS_VENV)/bin/python -m pip install $(PIP_FLAGS) \
-		"$$(ls build/dist/perfscope-*.whl)[test,trackers,otf2]"
+		"$$(ls build/dist/perfscope_hpc-*.whl)[test,trackers,otf2]"
 	@touch $@
 
 test-exports: $(EXPORTS_VENV)/ready ## exports to MLflow, Weights & Biases and TensorBoard, and OTF2 archives

@@ -66,7 +66,7 @@ def build(spec: TableSpec, source: object) -> pa.Table:
 
 def not_installed(package: str) -> PerfscopeError:
     """For a package of the extra ``notebook`` that is not there."""
-    return PerfscopeError(f"{package} is not installed: pip install 'perfscope[notebook]'")
+    return PerfscopeError(f"{package} is not installed: pip install 'perfscope-hpc[notebook]'")
 
 
 def _plain(value: object, column: str) -> object:

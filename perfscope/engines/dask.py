@@ -33,7 +33,7 @@ def dask_executor(scheduler: str | None, jobs: int | None) -> Iterator[Executor]
         from distributed import Client, LocalCluster
     except ImportError:
         raise PerfscopeError(
-            "--engine dask needs Dask: python -m pip install 'distributed>=2024.1', or perfscope[cluster]"
+            "--engine dask needs Dask: python -m pip install 'distributed>=2024.1', or perfscope-hpc[cluster]"
         ) from None
     if scheduler is None:
         workers = jobs or usable_cpus()

@@ -24,7 +24,7 @@ def _load() -> Any:
     try:
         import mpi4py
     except ImportError as error:
-        raise BenchError("--backend mpi needs mpi4py and an MPI; pip install 'perfscope[mpi]'") from error
+        raise BenchError("--backend mpi needs mpi4py and an MPI; pip install 'perfscope-hpc[mpi]'") from error
     mpi4py.rc.finalize = False
     try:
         from mpi4py import MPI

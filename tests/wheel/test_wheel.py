@@ -35,14 +35,14 @@ def test_the_injected_directory_holds_only_sitecustomize() -> None:
 
 
 def test_torch_is_no_dependency() -> None:
-    required = importlib.metadata.requires("perfscope") or []
+    required = importlib.metadata.requires("perfscope-hpc") or []
     plain = [line for line in required if "extra ==" not in line and "python_version" not in line]
     assert not any(line.startswith("torch") for line in plain)
     assert len(plain) <= 10
 
 
 def test_version_is_stated_once() -> None:
-    assert importlib.metadata.version("perfscope") == perfscope.__version__
+    assert importlib.metadata.version("perfscope-hpc") == perfscope.__version__
     shown = subprocess.run(
         [sys.executable, "-m", "perfscope", "--version"], capture_output=True, text=True, check=True
     ).stdout

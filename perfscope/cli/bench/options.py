@@ -182,7 +182,7 @@ def machine_options(function: _F) -> _F:
 def require_torch() -> None:
     """Raises PerfscopeError where torch is not installed."""
     if find_spec("torch") is None:
-        raise PerfscopeError('the bench runners need torch: pip install "perfscope[torch]"')
+        raise PerfscopeError('the bench runners need torch: pip install "perfscope-hpc[torch]"')
 
 
 def refuse_scheme(

@@ -65,6 +65,8 @@ def command(as_json: bool, root: Path | None, ceilings: bool, seconds: float | N
     if root is not None and (ceilings or seconds is not None):
         option = "--ceilings" if ceilings else "--sample"
         raise UsageError(f"{option} needs the machine itself; leave out --root")
+    if root is None:
+        _warn_of_collision()
     with tempfile.TemporaryDirectory(prefix="perfscope-doctor-") as scratch:
         examined, trials = _examine(root, Path(scratch), ceilings, seconds)
     if not examined.sources and not examined.topology:
@@ -77,6 +79,13 @@ def command(as_json: bool, root: Path | None, ceilings: bool, seconds: float | N
         print_result(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
     else:
         _print_text(examined, trials)
+
+
+def _warn_of_collision() -> None:
+    from perfscope.cli.doctor.name_collision import collision
+
+    if line := collision():
+        click.echo(f"perfscope: warning: {line}", err=True)
 
 
 def _examine(

@@ -197,7 +197,7 @@ def _own_plan(config: BenchConfig, scheme: SchemeRecord, name: str) -> Plan | No
         if config.full_name not in _LIBRARY_SCHEMES:
             raise NotUsable(
                 f"what {config.full_name} sends is planned with torch, which is not installed: "
-                f'pip install "perfscope[torch]"'
+                f'pip install "perfscope-hpc[torch]"'
             )
         return None
     from perfscope.cli.predict.plans import plan_of

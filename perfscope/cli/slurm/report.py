@@ -62,7 +62,7 @@ def _require_dask() -> None:
     if find_spec("distributed") is None:
         raise PerfscopeError(
             "`perfscope slurm report` needs Dask: python -m pip install 'distributed>=2024.1', or "
-            "perfscope[cluster]"
+            "perfscope-hpc[cluster]"
         )
 
 

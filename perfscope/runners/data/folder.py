@@ -31,7 +31,7 @@ class ImageFolder(SampleStore):
     ) -> None:
         """Raises BenchError: no images, not 1 or 3 channels wanted, or no Pillow to read images with."""
         if find_spec("PIL") is None:
-            raise BenchError('a folder of images needs Pillow: pip install "perfscope[torch]"')
+            raise BenchError('a folder of images needs Pillow: pip install "perfscope-hpc[torch]"')
         self.name = str(path)
         self._shape = input_shape
         self._room = cache_bytes

@@ -223,13 +223,15 @@ def _mpiexec(environment: Mapping[str, str]) -> tuple[str, ...]:
                 is_strict = is_open_mpi(ask_version(executable))
                 return (executable, "--oversubscribe") if is_strict else (executable,)
     raise BenchError(
-        "--backend mpi needs mpiexec, neither beside Python nor on PATH: pip install 'perfscope[mpi]'"
+        "--backend mpi needs mpiexec, neither beside Python nor on PATH: pip install 'perfscope-hpc[mpi]'"
     )
 
 
 def _require_mpi4py() -> None:
     if importlib.util.find_spec("mpi4py") is None:
-        raise BenchError("--backend mpi needs mpi4py, which is not installed: pip install 'perfscope[mpi]'")
+        raise BenchError(
+            "--backend mpi needs mpi4py, which is not installed: pip install 'perfscope-hpc[mpi]'"
+        )
 
 
 def _digest(text: str) -> int:

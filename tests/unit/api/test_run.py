@@ -266,8 +266,8 @@ def test_tables_of_a_run_need_no_pandas(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == [
-        "pandas is not installed: pip install 'perfscope[notebook]'",
-        "matplotlib is not installed: pip install 'perfscope[notebook]'",
+        "pandas is not installed: pip install 'perfscope-hpc[notebook]'",
+        "matplotlib is not installed: pip install 'perfscope-hpc[notebook]'",
     ]
 
 

@@ -263,9 +263,9 @@ def test_other_schemes_need_torch_and_say_so(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr("perfscope.cli.bench.options.find_spec", without_torch)
     # Last: what is imported meanwhile would keep it.
     monkeypatch.setattr("importlib.util.find_spec", without_torch)
-    assert 'pip install "perfscope[torch]"' in refusal(run, "--world-sizes", "4", "--mode", "weak")
+    assert 'pip install "perfscope-hpc[torch]"' in refusal(run, "--world-sizes", "4", "--mode", "weak")
     line = refusal(plain, "--world-sizes", "4", "--mode", "weak", "--schemes", "hy.owt")
-    assert 'pip install "perfscope[torch]"' in line
+    assert 'pip install "perfscope-hpc[torch]"' in line
     result = ask(plain, "--world-sizes", "4", "--mode", "weak")
     assert result.exit_code == 0, result.output
 
