@@ -134,7 +134,7 @@ ECOSYSTEM_VENV := build/ecosystem-venv
 $(ECOSYSTEM_VENV)/ready: $(CHECK) tests/ecosystem/requirements.txt
 	$(PYTHON) -m venv --clear $(ECOSYSTEM_VENV)
 	$(ECOSYSTEM_VENV)/bin/python -m pip install $(PIP_FLAGS) \
-		-r tests/ecosystem/requirements.txt "$$(ls build/dist/perfscope-*.whl)[test]"
+		-r tests/ecosystem/requirements.txt "$$(ls build/dist/perfscope_hpc-*.whl)[test]"
 	@touch $@
 
 test-ecosystem: $(ECOSYSTEM_VENV)/ready ## programs of Lightning, Hugging Face, accelerate, Flax, Optuna, notebooks
