@@ -14,7 +14,8 @@ from perfscope.cli.output import print_result
 from perfscope.errors import PerfscopeError, UsageError
 
 if TYPE_CHECKING:
-    from perfscope.analysis.predict.records import MeasuredRun, Plan, PredictionReport, Refusal
+    from perfscope.analysis.predict.records import MeasuredRun, Plan, Refusal
+    from perfscope.analysis.predict.results import PredictionReport
     from perfscope.cli.predict.runs import Loaded
 
 MODES = ("strong", "weak")
