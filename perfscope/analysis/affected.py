@@ -21,7 +21,7 @@ _OF_STEPS = (
 _OF_WINDOWS = (
     *("breakdown_of", "layers", "communication", "process_groups", "pipeline", "experts", "counters"),
     *("kernels", "workload", "collectives", "provenance", "machine", "findings", "bench", "remarks"),
-    *("framework", "traced_ratio", "unlike_windows", "self_checks", "progress", *_CAUSES),
+    *("framework", "traced_ratio", "unlike_windows", "self_checks", "progress", "communicators", *_CAUSES),
 )
 OF_TRAINING = tuple(sorted({*_OF_STEPS, *_OF_WINDOWS, RANKS}))
 _OF_MACHINE = ("machine", "findings", "waits", "what_ifs", "remarks", "self_checks", f"{RANKS}.*.host_idle")

@@ -87,26 +87,28 @@ def communicators_of(source: RunSource) -> tuple[CommunicatorCalls, ...]:
         for key, of_key in calls.items()
         if key[0] in groups
     ]
-    return tuple(sorted(results, key=lambda one: (-one.median_ns * one.num_calls, one.group, one.collective)))
+    return tuple(
+        sorted(results, key=lambda entry: (-entry.median_ns * entry.num_calls, entry.group, entry.collective))
+    )
 
 
 def _calls(source: RunSource, rank: int, window: int) -> list[tuple[_Key, _OfRank]]:
     table = source.timeline(rank, window, _COLUMNS)
-    words = [table.column(name).combine_chunks().dictionary_encode() for name in ("collective", "group")]
+    encoded = [table.column(name).combine_chunks().dictionary_encode() for name in ("collective", "group")]
     codes = [
         (word.indices if hasattr(word, "indices") else word.chunk(0).indices).to_numpy(zero_copy_only=False)
-        for word in words
+        for word in encoded
     ]
-    names = [word.dictionary.to_pylist() for word in words]
+    names = [word.dictionary.to_pylist() for word in encoded]
     seq, dur, size = (table.column(name).to_numpy() for name in ("seq", "dur_ns", "in_bytes"))
-    found = []
+    calls_of_group = []
     for at_name, at_group in sorted(set(zip(codes[0].tolist(), codes[1].tolist(), strict=True))):
         chosen = (codes[0] == at_name) & (codes[1] == at_group)
         _, first = np.unique(seq[chosen], return_index=True)  # a call may be written twice
         rows = np.flatnonzero(chosen)[first]
         of_rank = _OfRank(rank, *(column[rows].astype(np.int64) for column in (seq, dur, size)))
-        found.append(((names[1][at_group], names[0][at_name]), of_rank))
-    return found
+        calls_of_group.append(((names[1][at_group], names[0][at_name]), of_rank))
+    return calls_of_group
 
 
 def _sum_up(
@@ -117,8 +119,8 @@ def _sum_up(
     *,
     is_timed: bool,
 ) -> CommunicatorCalls:
-    seq = np.concatenate([one.seq for one in ranks])
-    durations, sizes = (np.concatenate([getattr(one, name) for one in ranks]) for name in ("dur", "size"))
+    seq = np.concatenate([entry.seq for entry in ranks])
+    durations, sizes = (np.concatenate([getattr(entry, name) for entry in ranks]) for name in ("dur", "size"))
     numbers, first, counts = np.unique(seq, return_index=True, return_counts=True)
     factor = bus_factor(key[1], group.num_ranks)
     has_time = durations > 0
@@ -127,13 +129,13 @@ def _sum_up(
     is_pair = key[1] in {"send", "recv"}
     matched = numbers[counts == group.num_ranks] if not is_pair else numbers[:0]
     transfer, wait, last = _arrivals(ranks, matched) if is_timed and len(matched) else (None, None, ())
-    worst = [one.worst_ratio for one in stated if one.num_deviating]
+    worst = [entry.worst_ratio for entry in stated if entry.num_deviating]
     return CommunicatorCalls(
         group=group.name,
         title=group.title,
         collective=key[1],
         num_ranks=group.num_ranks,
-        num_recorded=len({one.rank for one in ranks}),
+        num_recorded=len({entry.rank for entry in ranks}),
         num_calls=len(numbers),
         num_matched=len(matched),
         bytes=int(sizes[first].sum()),
@@ -144,8 +146,8 @@ def _sum_up(
         transfer_busbw_bytes_per_s=transfer * factor if transfer is not None and factor is not None else None,
         wait_ns=wait,
         last_counts=last,
-        num_compared=sum(one.num_compared for one in stated),
-        num_deviating=sum(one.num_deviating for one in stated),
+        num_compared=sum(entry.num_compared for entry in stated),
+        num_deviating=sum(entry.num_deviating for entry in stated),
         worst_ratio=max(worst, key=lambda ratio: abs(ratio - 1), default=1.0),
     )
 
@@ -154,7 +156,7 @@ def _arrivals(
     ranks: Sequence[_OfRank], matched: NDArray[np.int64]
 ) -> tuple[float | None, int, tuple[tuple[int, int], ...]]:
     """Bytes per second of transfers, mean wait of a rank over all calls in ns, who came last how often."""
-    durations = np.stack([one.dur[np.searchsorted(one.seq, matched)] for one in ranks])
+    durations = np.stack([entry.dur[np.searchsorted(entry.seq, matched)] for entry in ranks])
     sizes = ranks[0].size[np.searchsorted(ranks[0].seq, matched)]
     shortest = durations.min(axis=0)
     wait = int((durations - shortest).sum(axis=0).mean() / len(ranks) * len(matched))

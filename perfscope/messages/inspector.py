@@ -25,9 +25,9 @@ def bandwidth_sentence(group: str, collective: str, num_ranks: int, stated: tupl
     if not deviating:
         return ""
     why = ""
-    for factor, words in ((num_ranks, "all ranks"), (1 / max(num_ranks, 1), "one rank")):
+    for factor, meaning in ((num_ranks, "all ranks"), (1 / max(num_ranks, 1), "one rank")):
         if num_ranks > 1 and abs(ratio / factor - 1) < 0.01:
-            why = f", as if its message size were the part of {words}"
+            why = f", as if its message size were the part of {meaning}"
     return (
         f"{collective} on {group}: in {deviating:,} of {compared:,} records, the bandwidth in the file is "
         f"not that of its bytes and time (factor {ratio:.3g}{why}). The table has bytes divided by time."

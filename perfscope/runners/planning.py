@@ -102,11 +102,11 @@ def _check_noise(job: Job) -> None:
 
 
 def _check_accumulation(config: BenchConfig, num_parts: int) -> None:
-    own = config.batch // num_parts
-    if own % config.accumulate:
+    part_batch = config.batch // num_parts
+    if part_batch % config.accumulate:
         raise BenchError(
-            f"the {own} samples of a rank cannot be cut into {config.accumulate} equal micro-batches; "
-            f"choose an --accumulate that divides {own}"
+            f"the {part_batch} samples of a rank cannot be cut into {config.accumulate} equal micro-batches; "
+            f"choose an --accumulate that divides {part_batch}"
         )
 
 

@@ -264,5 +264,5 @@ def test_a_packed_model_computes_and_saves_the_same() -> None:
 
 def test_without_mpi4py_the_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "mpi4py", None)
-    with pytest.raises(BenchError, match=r"pip install 'perfscope\[mpi\]"):
+    with pytest.raises(BenchError, match=r"pip install 'perfscope-hpc\[mpi\]"):
         MpiPeers()

@@ -108,7 +108,7 @@ def test_asking_for_help_loads_no_torch() -> None:
 def test_without_torch_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench_options, "find_spec", lambda name: None)
     with pytest.raises(
-        PerfscopeError, match=r'^the bench runners need torch: pip install "perfscope\[torch\]"$'
+        PerfscopeError, match=r'^the bench runners need torch: pip install "perfscope-hpc\[torch\]"$'
     ):
         bench_options.require_torch()
 

@@ -93,13 +93,13 @@ def test_mpi_takes_the_launcher_beside_python(monkeypatch: pytest.MonkeyPatch, t
     assert launch_for(config, environment, None).command[0] == str(tmp_path / "system/mpiexec")
     (tmp_path / "system/mpiexec").write_text("#!/bin/sh\necho 'mpiexec (Open MPI) 4.1.4'\n")
     assert "--oversubscribe" in launch_for(config, environment, None).command
-    with pytest.raises(BenchError, match=r"perfscope\[mpi\]"):
+    with pytest.raises(BenchError, match=r"perfscope-hpc\[mpi\]"):
         launch_for(config, {"PATH": str(tmp_path)}, None)
 
 
 def test_mpi_without_its_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(BenchError, match=r"perfscope\[mpi\]"):
+    with pytest.raises(BenchError, match=r"perfscope-hpc\[mpi\]"):
         launch_for(BenchConfig(scheme="easgd.async", num_ranks=2, backend="mpi"), {}, None)
 
 

@@ -48,11 +48,11 @@ def pareto_points(
 def _overlapping(rows: Sequence[LearningRow]) -> _Level:
     """Whose intervals of the time to the target overlap."""
     return frozenset(
-        frozenset((one.title, other.title))
-        for at, one in enumerate(rows)
+        frozenset((point.title, other.title))
+        for at, point in enumerate(rows)
         for other in rows[at + 1 :]
-        if one.interval and other.interval
-        if one.interval.low <= other.interval.high and other.interval.low <= one.interval.high
+        if point.interval and other.interval
+        if point.interval.low <= other.interval.high and other.interval.low <= point.interval.high
     )
 
 
@@ -90,13 +90,13 @@ def _judged(point: ParetoPoint, known: Sequence[ParetoPoint], level: _Level) -> 
     return structs.replace(point, is_best=True)
 
 
-def _dominates(one: tuple[float, ...] | None, other: tuple[float, ...] | None) -> bool:
-    if one is None or other is None or one == other:
+def _dominates(point: tuple[float, ...] | None, other: tuple[float, ...] | None) -> bool:
+    if point is None or other is None or point == other:
         return False
-    return all(a <= b for a, b in zip(one, other, strict=True))
+    return all(a <= b for a, b in zip(point, other, strict=True))
 
 
-def _dominates_if_faster(one: ParetoPoint, other: ParetoPoint) -> bool:
-    """Whether memory and bytes of `one` are no more, so that only the time decides."""
-    pairs = ((one.memory_bytes, other.memory_bytes), (one.sent_bytes, other.sent_bytes))
+def _dominates_if_faster(point: ParetoPoint, other: ParetoPoint) -> bool:
+    """Whether memory and bytes of `point` are no more, so that only the time decides."""
+    pairs = ((point.memory_bytes, other.memory_bytes), (point.sent_bytes, other.sent_bytes))
     return all(a is not None and b is not None and a <= b for a, b in pairs)

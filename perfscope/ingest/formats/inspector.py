@@ -35,12 +35,12 @@ class Inspector(Format):
         """By the largest communicator, which is that of all ranks in most jobs."""
         from perfscope.ingest.formats.inspector_records import largest_communicator
 
-        found = largest_communicator(path)
-        if found is None:
+        communicator = largest_communicator(path)
+        if communicator is None:
             raise TraceError(f"{path}: holds no record of NCCL Inspector that can be read")
-        several = len(found.ranks) > 1
-        source = f"communicator {found.name}"
-        return [TraceRank(rank, source, process=rank if several else None) for rank in found.ranks]
+        several = len(communicator.ranks) > 1
+        source = f"communicator {communicator.name}"
+        return [TraceRank(rank, source, process=rank if several else None) for rank in communicator.ranks]
 
     def store(self, path: Path, rank: TraceRank, folder: Path, window: int) -> Path:
         if rank.process is None:

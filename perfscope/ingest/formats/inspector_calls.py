@@ -81,8 +81,8 @@ class _Reading:
         if start is None:
             self.num_untimed += 1
             start = max(0, written * 1000 - duration)
-        place = self.places.setdefault(head.group, len(self.places))
-        values = (start, duration, place, self.names[name], head.n_ranks, min(payload, 1 << 61), call.sn)
+        number = self.places.setdefault(head.group, len(self.places))
+        values = (start, duration, number, self.names[name], head.n_ranks, min(payload, 1 << 61), call.sn)
         for column, value in zip(_COLUMNS, values, strict=True):
             self.columns[column].append(value)
         self._compare(head, name, call, payload)
@@ -102,14 +102,14 @@ class _Reading:
         algbw = payload / call.exec_time_us / 1000  # GB/s
         factor = bus_factor(name, head.n_ranks)
         pairs = [(call.algobw_gbs, algbw), (call.busbw_gbs, None if factor is None else algbw * factor)]
-        ratios = [stated / own for stated, own in pairs if stated and own]
+        ratios = [stated / recomputed for stated, recomputed in pairs if stated and recomputed]
         if not ratios:
             return
         counts = self.bandwidths.setdefault((head.group, name), [0, 0, 0.0, 1.0])
         counts[0] += 1
         worst = max(ratios, key=lambda ratio: abs(ratio - 1))
         # Six digits after the point are few for a slow call.
-        if abs(worst - 1) > _TOLERANCE + 1e-6 / min(own for _, own in pairs if own):
+        if abs(worst - 1) > _TOLERANCE + 1e-6 / min(recomputed for _, recomputed in pairs if recomputed):
             counts[1] += 1
             if abs(worst - 1) > counts[2]:
                 counts[2:] = [abs(worst - 1), worst]
@@ -117,7 +117,7 @@ class _Reading:
 
 def _start(call: Collective | PointToPoint) -> int | None:
     channels = call.event_trace_ts.kernel_events if call.event_trace_ts is not None else []
-    starts = [one.kernel_start_ts for one in channels if 0 < one.kernel_start_ts <= _LATEST_US]
+    starts = [channel.kernel_start_ts for channel in channels if 0 < channel.kernel_start_ts <= _LATEST_US]
     return min(starts) * 1000 if starts else None
 
 
@@ -221,8 +221,10 @@ def _table(reading: _Reading, file: WindowFile) -> pa.Table:
     }
     return pa.table(
         [
-            pa.array(arrays[one.name]).cast(one.type) if one.name in arrays else pa.nulls(num, one.type)
-            for one in TIMELINE
+            pa.array(arrays[field.name]).cast(field.type)
+            if field.name in arrays
+            else pa.nulls(num, field.type)
+            for field in TIMELINE
         ],
         schema=TIMELINE,
     )

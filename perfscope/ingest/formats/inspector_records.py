@@ -165,8 +165,8 @@ def largest_communicator(path: Path) -> Communicator | None:
     if not ranks:
         return None
     size = max(size for size, _ in ranks)
-    group, found = next((group, found) for (number, group), found in ranks.items() if number == size)
-    return Communicator(group, sorted(found))
+    group, members = next((group, members) for (number, group), members in ranks.items() if number == size)
+    return Communicator(group, sorted(members))
 
 
 def copy_rank(path: Path, rank: int, target: Path) -> None:

@@ -16,7 +16,9 @@ def inspector_verdict(calls: tuple[CommunicatorCalls, ...]) -> Verdict:
     """Which communicator takes the most time."""
     first = calls[0]
     headline = communicators_headline(
-        len({one.group for one in calls}), first.collective, visible(first.title or first.group)
+        len({row.group for row in calls}),
+        first.collective,
+        visible(first.title or first.group),
     )
     return Verdict(headline=headline, detail=no_match_sentence(), action="", tone="plain")
 
@@ -27,15 +29,22 @@ def inspector_section(analysis: RunAnalysis) -> Section | None:
         return None
     notes = [
         Note(text=visible(text), tone="caution")
-        for one in analysis.communicators[:_MOST_ROWS]
-        if (text := bandwidth_sentence(one.title or one.group, one.collective, one.num_ranks, _stated(one)))
+        for row in analysis.communicators[:_MOST_ROWS]
+        if (
+            text := bandwidth_sentence(
+                row.title or row.group,
+                row.collective,
+                row.num_ranks,
+                _stated(row),
+            )
+        )
     ][:_MOST_LINES]
     blocks: tuple[Block, ...] = (*notes, _table(analysis.communicators))
     return Section(id="communicators", title="Communicators", blocks=blocks)
 
 
-def _stated(one: CommunicatorCalls) -> tuple[int, int, float]:
-    return one.num_compared, one.num_deviating, one.worst_ratio
+def _stated(row: CommunicatorCalls) -> tuple[int, int, float]:
+    return row.num_compared, row.num_deviating, row.worst_ratio
 
 
 def _table(calls: tuple[CommunicatorCalls, ...]) -> Table:
@@ -57,14 +66,30 @@ def _table(calls: tuple[CommunicatorCalls, ...]) -> Table:
             Column(key="wait", title="Wait", unit=Unit.TIME, hint="per rank, all calls"),
             Column(key="last", title="Last rank", unit=Unit.CODE, hint="calls in which it came last"),
         ),
-        rows=tuple(_row(one) for one in calls[:_MOST_ROWS]),
+        rows=tuple(_row(row) for row in calls[:_MOST_ROWS]),
     )
 
 
-def _row(one: CommunicatorCalls) -> tuple[Value, ...]:
-    last = ", ".join(f"{rank} ({count:,})" for rank, count in one.last_counts[:3])
+def _row(row: CommunicatorCalls) -> tuple[Value, ...]:
+    last = ", ".join(f"{rank} ({count:,})" for rank, count in row.last_counts[:3])
     return (
-        *(visible(one.title or one.group), visible(one.collective), one.num_ranks, one.num_calls),
-        *(one.num_matched, one.bytes, one.median_ns, one.p95_ns, one.algbw_bytes_per_s),
-        *(one.busbw_bytes_per_s, one.transfer_busbw_bytes_per_s, one.wait_ns, last),
+        *(
+            visible(row.title or row.group),
+            visible(row.collective),
+            row.num_ranks,
+            row.num_calls,
+        ),
+        *(
+            row.num_matched,
+            row.bytes,
+            row.median_ns,
+            row.p95_ns,
+            row.algbw_bytes_per_s,
+        ),
+        *(
+            row.busbw_bytes_per_s,
+            row.transfer_busbw_bytes_per_s,
+            row.wait_ns,
+            last,
+        ),
     )

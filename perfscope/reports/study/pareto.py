@@ -72,10 +72,10 @@ def _standing(point: ParetoPoint) -> str | None:
 def _reasons(point: ParetoPoint) -> Iterator[str]:
     """The runs' own reasons; of figures they say nothing about, what is usually why."""
     yield from dict.fromkeys(f"{figure_text(entry)}: {cause_text(entry)}" for entry in point.missing)
-    said = {entry.figure for entry in point.missing}
-    if point.time_ns is None and Figure.SAMPLES_PER_S not in said:
+    stated = {entry.figure for entry in point.missing}
+    if point.time_ns is None and Figure.SAMPLES_PER_S not in stated:
         yield "time: no speed was measured, or a run missed the target"
-    if Figure.MEMORY_AND_LINKS in said:
+    if Figure.MEMORY_AND_LINKS in stated:
         return
     if point.memory_bytes is None:
         yield "memory: the ranks recorded none"

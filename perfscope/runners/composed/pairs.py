@@ -42,26 +42,26 @@ def tensor_pairs(shape: ModelShape) -> tuple[TensorPair, ...]:
     head_width = {
         layer.name.split(".")[0]: layer.in_shape[-1] for layer in shape.products if layer.kind == ATTENTION
     }
-    found = []
+    pairs = []
     for block in shape.blocks:
         for child, columns, row in _PAIRS:
-            place = f"{block}.{child}"
-            if f"{place}.{row}" in layers and all(f"{place}.{name}" in layers for name in columns):
+            path = f"{block}.{child}"
+            if f"{path}.{row}" in layers and all(f"{path}.{name}" in layers for name in columns):
                 units = tuple(
-                    _unit(layers[f"{place}.{name}"], child, head_width.get(block)) for name in columns
+                    _unit(layers[f"{path}.{name}"], child, head_width.get(block)) for name in columns
                 )
-                found.append(TensorPair(block, child, columns, row, units, layers[f"{place}.{row}"].out_size))
-    return tuple(found)
+                pairs.append(TensorPair(block, child, columns, row, units, layers[f"{path}.{row}"].out_size))
+    return tuple(pairs)
 
 
 def local_shape(shape: ModelShape, name: str, whole: tuple[int, ...], parts: int) -> tuple[int, ...]:
     """Shape of what one of so many ranks holds of a parameter."""
     layer, _, kind = name.rpartition(".")
     for pair in tensor_pairs(shape) if parts > 1 else ():
-        place = f"{pair.block}.{pair.child}"
-        if layer in {f"{place}.{column}" for column in pair.columns}:
+        path = f"{pair.block}.{pair.child}"
+        if layer in {f"{path}.{column}" for column in pair.columns}:
             return (whole[0] // parts, *whole[1:])
-        if layer == f"{place}.{pair.row}" and kind == "weight":
+        if layer == f"{path}.{pair.row}" and kind == "weight":
             return (whole[0], whole[1] // parts)
     return whole
 

@@ -139,7 +139,7 @@ class MeshParallel(Scheme):
     @classmethod
     def traffic(cls, job: Job, rank: int) -> Sequence[Traffic]:
         """See Scheme."""
-        own, m, mesh = cls.own_blocks(job, rank), cls.num_microbatches(job), job.mesh
+        blocks, m, mesh = cls.own_blocks(job, rank), cls.num_microbatches(job), job.mesh
         parts = mesh.size(Axis.CP)
         per_element = job.group_batch // m * job.element_size
         calls: list[Traffic] = []
@@ -160,12 +160,12 @@ class MeshParallel(Scheme):
 
         if mesh.size(Axis.TP) > 1:
             for pair in tensor_pairs(job.shape):
-                if pair.block in own:
+                if pair.block in blocks:
                     what = f"{pair.block}.{pair.child}"
                     calls.append(inside("all_reduce", Axis.TP, pair.size // parts, 2, what, True))
         if parts > 1:
             for layer in job.shape.products:
-                if layer.kind == ATTENTION and layer.name.split(".")[0] in own:
+                if layer.kind == ATTENTION and layer.name.split(".")[0] in blocks:
                     size = layer.kv_size // mesh.size(Axis.TP)
                     calls.append(inside("all_gather", Axis.CP, size, 2, "keys and values", False))
                     calls.append(inside("reduce_scatter", Axis.CP, size, 2, "their gradients", False))
@@ -186,11 +186,11 @@ class MeshParallel(Scheme):
     @classmethod
     def own_params(cls, job: Job, rank: int) -> int:
         """Parameters that a rank holds."""
-        own, parts = cls.own_blocks(job, rank), job.mesh.size(Axis.TP)
+        blocks, parts = cls.own_blocks(job, rank), job.mesh.size(Axis.TP)
         return sum(
             prod(local_shape(job.shape, name, whole, parts))
             for name, whole in job.shape.params
-            if name.split(".")[0] in own
+            if name.split(".")[0] in blocks
         )
 
     # --- on a rank --------------------------------------------------------------------------------------
@@ -220,10 +220,10 @@ class MeshParallel(Scheme):
     def step(self, batch: Batch) -> torch.Tensor | None:
         """See Scheme."""
         self.optimizer.zero_grad(set_to_none=True)
-        own = batch
+        blocks = batch
         if self._tokens is not None:
-            own = Batch(batch.inputs[:, self._tokens], batch.targets[:, self._tokens])
-        loss = self._run_pipeline(own) if self._schedule is not None else self._run_model(own)
+            blocks = Batch(batch.inputs[:, self._tokens], batch.targets[:, self._tokens])
+        loss = self._run_pipeline(blocks) if self._schedule is not None else self._run_model(blocks)
         if self._flat is not None:
             gradients = [local_part(value.grad) for value in self._params]
             packed = comm.flatten(gradients, self._flat)
@@ -251,17 +251,17 @@ class MeshParallel(Scheme):
 
     def full_state(self) -> dict[str, torch.Tensor] | None:
         """See Scheme. Whole along tp on each rank, then from the stages to rank 0."""
-        own = {}
+        blocks = {}
         for name, value in self.model.state_dict().items():
             whole = value.full_tensor() if hasattr(value, "full_tensor") else value
             order = self._orders.get(name.rpartition(".")[0])
-            own[name] = whole if order is None else whole[order.argsort()]
-        return collect_state(self._layout, own, self.world)
+            blocks[name] = whole if order is None else whole[order.argsort()]
+        return collect_state(self._layout, blocks, self.world)
 
     def _owners(self, model: nn.Sequential) -> dict[str, tuple[int, ...]]:
         mesh = self.job.mesh
-        places = [mesh.rank_of({Axis.PP: stage}) for stage in range(mesh.size(Axis.PP))]
-        owner = {block: rank for rank in places for block in self.own_blocks(self.job, rank)}
+        stage_ranks = [mesh.rank_of({Axis.PP: stage}) for stage in range(mesh.size(Axis.PP))]
+        owner = {block: rank for rank in stage_ranks for block in self.own_blocks(self.job, rank)}
         return {name: (owner[name.split(".")[0]],) for name in model.state_dict()}
 
     def _divide_sequence(self, model: nn.Sequential) -> None:
@@ -288,9 +288,9 @@ class MeshParallel(Scheme):
 
         sizes, names = tuple(mesh.axes.values()), tuple(map(str, mesh.axes))
         device_mesh = init_device_mesh(self.world.device.type, sizes, mesh_dim_names=names)[str(Axis.TP)]
-        own = self.own_blocks(self.job, self.world.rank)
+        blocks = self.own_blocks(self.job, self.world.rank)
         for pair in tensor_pairs(self.job.shape):
-            if pair.block in own:
+            if pair.block in blocks:
                 self._divide_pair(model.get_submodule(f"{pair.block}.{pair.child}"), pair, device_mesh)
 
     def _divide_pair(self, module: nn.Module, pair: TensorPair, device_mesh: Any) -> None:

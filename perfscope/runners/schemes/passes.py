@@ -47,8 +47,8 @@ class Passes:
         """
         inputs, targets = batch.inputs.chunk(self._parts), batch.targets.chunk(self._parts)
         losses = []
-        for number, (some, wanted) in enumerate(zip(inputs, targets, strict=True)):
-            part = type(batch)(some, wanted)
+        for number, (inputs_of_part, wanted) in enumerate(zip(inputs, targets, strict=True)):
+            part = type(batch)(inputs_of_part, wanted)
             self.last = number == self._parts - 1
             with nullcontext() if self.last else apart():
                 with torch.autocast(self._device, self._reduced, enabled=self._reduced is not None):
