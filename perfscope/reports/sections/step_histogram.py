@@ -1,4 +1,4 @@
-"""Chart "How step times are spread", of section "Step times"."""
+"""Chart "Distribution of step times", of section "Step times"."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def step_histogram(analysis: RunAnalysis) -> tuple[Histogram, ...]:
     return (
         Histogram(
             id="steps-histogram",
-            title="How step times are spread",
+            title="Distribution of step times",
             x_title="step time, logarithmic" if log else "step time",
             edges=tuple(edges.tolist()),
             parts=tuple(_part(label, times, edges) for label, times in kinds.items()),
