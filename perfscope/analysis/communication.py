@@ -176,7 +176,8 @@ class RankComm(Struct):
         for step, group in distinct_pairs(outside.step[in_steps], outside.group[in_steps])[0].tolist():
             chosen = ~is_message & (outside.step == step) & (outside.group == group)
             at = np.flatnonzero(chosen)
-            in_order = outside.at(at[np.argsort(outside.start[at], kind="stable")])
+            # Not by start: two threads of a backend may begin the calls of a group in another order.
+            in_order = outside.at(at[np.argsort(outside.asked[at], kind="stable")])
             self._add_step(in_order, groups, model, recorded)
 
     def _note_uses(
@@ -221,7 +222,7 @@ class RankComm(Struct):
     def _add_step(
         self, calls: WindowCalls, groups: Sequence[CommGroup], model: ModelParams, recorded: RecordedBuckets
     ) -> None:
-        """Calls of one step and group that were made in no layer, in the order in which they began."""
+        """Calls of one step and group that were made in no layer, in the order in which they were asked for."""
         reduces = np.flatnonzero((calls.collective == "all_reduce") & ~calls.early)
         num_ranks = groups[int(calls.group[0])].size
         buckets, no_buckets = _buckets(calls.elements[reduces], model, num_ranks)

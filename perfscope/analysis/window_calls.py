@@ -58,6 +58,7 @@ class WindowCalls(Struct, frozen=True, eq=False):
     in_bytes: Int64  # of the input, likewise
     step: Int64  # -1 = begun outside of the steps
     start: Int64
+    asked: Int64  # when it was queued or launched; where the trace does not say, its start
     peer: Int64
     reduction: Int64  # index into the window's all-reduces of gradients; -1 = none of them
     served: Int64  # index into the window's shares of layers; -1 = none
@@ -157,6 +158,7 @@ def calls_of(
     width = np.array([*map(_element_bytes, dtypes), 0], dtype=np.int64)[dtype[rows]]
     is_integer = np.array([*(text.lower().startswith(("int", "long")) for text in dtypes), False])
     launch = whole_numbers(table, "launch_ns")[rows]
+    asked = np.where(launch >= 0, launch, start)
     has_elements = (in_bytes >= 0) & (width > 0)
     is_message = one_of(collective, POINT_TO_POINT) & (spans.device[rows] < 0)
     thread = np.where(is_message, spans.lane[rows], -1)
@@ -176,12 +178,13 @@ def calls_of(
         size=size,
         step=np.where(in_steps[rows], np.maximum(owning_step(table)[rows], 0), -1),
         start=start,
+        asked=asked,
         peer=whole_numbers(table, "peer")[rows],
         reduction=recorded.of(launch),
         served=served.of(launch, start, spans.lane[rows]),
         in_bytes=in_bytes,
         queued=(spans.device[rows] >= 0) | (launch >= 0),
-        early=_before_backward(spans, steps, np.where(launch >= 0, launch, start), layer >= 0),
+        early=_before_backward(spans, steps, asked, layer >= 0),
     )
 
 

@@ -54,19 +54,10 @@ def report_of(name: str, folder: Path) -> dict[str, Any]:
     return document
 
 
-# A known defect: in some runs a rank's reduce-scatters from gradient hooks have no layer for a whole step.
-# Their time is then listed as not attributed (reason "no_buckets").
-UNRELIABLE = {
-    "sharded_updates": [
-        pytest.mark.xfail(reason="reduce-scatters of hooks without a layer in some steps", strict=False)
-    ]
-}
-
-
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=[*([] if name in QUICK else [pytest.mark.slow]), *UNRELIABLE.get(name, ())])
+        pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow])
         for name in PROGRAMS
         if name != OF_A_THREAD
     ],

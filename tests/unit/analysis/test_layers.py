@@ -96,6 +96,16 @@ def test_exposed_communication_goes_to_the_layers_of_the_bucket(tmp_path: Path) 
     assert not [missing for missing in analysis.missing if "per layer" in figure_text(missing)]
 
 
+def test_buckets_have_the_order_in_which_they_were_queued(tmp_path: Path) -> None:
+    """Two threads of a backend may start the calls of a group in another order."""
+    spans = step_of_net()
+    del spans[-2:]
+    spans.append(comm(550, 100, 0, in_bytes=110 * 4, launch_ns=EPOCH + 540))  # conv, queued last
+    spans.append(comm(650, 40, 1, in_bytes=75 * 4, launch_ns=EPOCH + 530))  # norm + head
+    exposed = {layer.layer: layer.exposed_comm_ns for layer in analyze(tmp_path, spans).layers}
+    assert exposed == {"Net": 0, "conv": 50, "norm": round(40 * 20 / 75), "head": round(40 * 55 / 75)}
+
+
 def test_buckets_that_do_not_add_up_tie_nothing_and_say_so(tmp_path: Path) -> None:
     spans = step_of_net()
     spans[-1]["in_bytes"] = 109 * 4
