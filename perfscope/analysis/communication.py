@@ -222,7 +222,7 @@ class RankComm(Struct):
     def _add_step(
         self, calls: WindowCalls, groups: Sequence[CommGroup], model: ModelParams, recorded: RecordedBuckets
     ) -> None:
-        """Calls of one step and group that were made in no layer, in the order in which they were asked for."""
+        """Calls of one step and group that were made in no layer, in the order in which they were queued."""
         reduces = np.flatnonzero((calls.collective == "all_reduce") & ~calls.early)
         num_ranks = groups[int(calls.group[0])].size
         buckets, no_buckets = _buckets(calls.elements[reduces], model, num_ranks)

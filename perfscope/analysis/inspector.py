@@ -162,7 +162,7 @@ def _arrivals(
     wait = int((durations - shortest).sum(axis=0).mean() / len(ranks) * len(matched))
     moved = float(sizes[shortest > 0].sum()) * 1e9
     total = float(shortest.sum())
-    apart = durations.max(axis=0) > shortest  # where all took the same, nobody was last
+    apart = durations.max(axis=0) > shortest  # where all took the same, no rank was last
     last = Counter(ranks[at].rank for at in durations.argmin(axis=0)[apart].tolist())
     ordered = tuple(sorted(last.items(), key=lambda item: (-item[1], item[0])))
     return (moved / total if total and moved else None), wait, ordered

@@ -1,19 +1,15 @@
-"""What tensor parallelism divides in a transformer, from the model's shapes. No torch."""
+"""What tensor parallelism divides in a transformer, from the model's shapes."""
 
 from __future__ import annotations
 
 from functools import lru_cache
 from typing import NamedTuple
 
+from perfscope.runners.models.llama import LlamaBlock
 from perfscope.runners.models.shapes import ATTENTION, LayerShape, ModelShape
+from perfscope.runners.models.transformer import TransformerBlock
 
-# Of a block: the child, its column-parallel layers, its row-parallel layer.
-_PAIRS = (
-    ("attention", ("qkv",), "out"),
-    ("attention", ("q", "k", "v"), "out"),
-    ("mlp", ("fc1",), "fc2"),
-    ("mlp", ("gate", "up"), "down"),
-)
+_PAIRS = (*TransformerBlock.pairs, *LlamaBlock.pairs)
 
 
 class TensorPair(NamedTuple):

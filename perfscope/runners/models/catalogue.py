@@ -47,85 +47,67 @@ class ModelInfo:
         return None if self.input is InputKind.IMAGE else self.classic_input
 
 
+def _language(
+    name: str,
+    summary: str,
+    fill: Fill,
+    *,
+    length: int = 64,
+    vocabulary: int | None = None,
+    learning_rate: float = 0.1,
+) -> ModelInfo:
+    """A model of tokens; a published one has a vocabulary of its own."""
+    return ModelInfo(
+        name=name,
+        summary=summary,
+        classic_input=(length,),
+        learning_rate=learning_rate,
+        fill=fill,
+        input=InputKind.TOKENS,
+        classic_classes=vocabulary or _SMALL_VOCABULARY,
+        default_classes=vocabulary,
+    )
+
+
 _LANGUAGE = (
-    ModelInfo(
-        name="gpt-nano",
-        summary="GPT of 3 blocks of width 48, 3 heads",
-        classic_input=_SMALL_TEXT,
-        learning_rate=0.1,
-        fill=gpt(GptSize(width=48, num_blocks=3, num_heads=3)),
-        input=InputKind.TOKENS,
-        classic_classes=_SMALL_VOCABULARY,
+    _language(
+        "gpt-nano", "GPT of 3 blocks of width 48, 3 heads", gpt(GptSize(width=48, num_blocks=3, num_heads=3))
     ),
-    ModelInfo(
-        name="gpt-micro",
-        summary="GPT of 4 blocks of width 128, 4 heads",
-        classic_input=_SMALL_TEXT,
-        learning_rate=0.1,
-        fill=gpt(GptSize(width=128, num_blocks=4, num_heads=4)),
-        input=InputKind.TOKENS,
-        classic_classes=_SMALL_VOCABULARY,
+    _language(
+        "gpt-micro",
+        "GPT of 4 blocks of width 128, 4 heads",
+        gpt(GptSize(width=128, num_blocks=4, num_heads=4)),
     ),
-    ModelInfo(
-        name="gpt-mini",
-        summary="GPT of 6 blocks of width 192, 6 heads",
-        classic_input=_SMALL_TEXT,
-        learning_rate=0.1,
-        fill=gpt(GptSize(width=192, num_blocks=6, num_heads=6)),
-        input=InputKind.TOKENS,
-        classic_classes=_SMALL_VOCABULARY,
+    _language(
+        "gpt-mini",
+        "GPT of 6 blocks of width 192, 6 heads",
+        gpt(GptSize(width=192, num_blocks=6, num_heads=6)),
     ),
-    ModelInfo(
-        name="gpt2-124m",
-        summary="GPT-2: 124.4 M parameters, 12 blocks of width 768; head and embedding share weights",
-        classic_input=(1024,),
+    _language(
+        "gpt2-124m",
+        "GPT-2: 124.4 M parameters, 12 blocks of width 768; head and embedding share weights",
+        gpt(GptSize(width=768, num_blocks=12, num_heads=12, tied=True)),
+        length=1024,
+        vocabulary=50_257,
         learning_rate=0.02,
-        fill=gpt(GptSize(width=768, num_blocks=12, num_heads=12, tied=True)),
-        input=InputKind.TOKENS,
-        classic_classes=50_257,
-        default_classes=50_257,
     ),
-    ModelInfo(
-        name="llama-nano",
-        summary="Llama decoder of 4 blocks of width 64, 4 heads on 2 heads of keys",
-        classic_input=_SMALL_TEXT,
-        learning_rate=0.1,
-        fill=llama(
-            LlamaSize(
-                width=64,
-                hidden=192,
-                num_blocks=4,
-                num_heads=4,
-                num_kv_heads=2,
-            )
-        ),
-        input=InputKind.TOKENS,
-        classic_classes=_SMALL_VOCABULARY,
+    _language(
+        "llama-nano",
+        "Llama decoder of 4 blocks of width 64, 4 heads on 2 heads of keys",
+        llama(LlamaSize(width=64, hidden=192, num_blocks=4, num_heads=4, num_kv_heads=2)),
     ),
-    ModelInfo(
-        name="tinyllama-1.1b",
-        summary="TinyLlama: 1.1 G parameters, 22 blocks of width 2048, 32 heads on 4 of keys",
-        classic_input=(2048,),
+    _language(
+        "tinyllama-1.1b",
+        "TinyLlama: 1.1 G parameters, 22 blocks of width 2048, 32 heads on 4 of keys",
+        llama(LlamaSize(width=2048, hidden=5632, num_blocks=22, num_heads=32, num_kv_heads=4)),
+        length=2048,
+        vocabulary=32_000,
         learning_rate=0.01,
-        fill=llama(
-            LlamaSize(
-                width=2048,
-                hidden=5632,
-                num_blocks=22,
-                num_heads=32,
-                num_kv_heads=4,
-            )
-        ),
-        input=InputKind.TOKENS,
-        classic_classes=32_000,
-        default_classes=32_000,
     ),
-    ModelInfo(
-        name="llama3.2-1b",
-        summary="Llama 3.2: 1.2 G parameters, 16 blocks of width 2048; head and embedding share weights",
-        classic_input=(8192,),
-        learning_rate=0.01,
-        fill=llama(
+    _language(
+        "llama3.2-1b",
+        "Llama 3.2: 1.2 G parameters, 16 blocks of width 2048; head and embedding share weights",
+        llama(
             LlamaSize(
                 width=2048,
                 hidden=8192,
@@ -136,52 +118,27 @@ _LANGUAGE = (
                 tied=True,
             )
         ),
-        input=InputKind.TOKENS,
-        classic_classes=128_256,
-        default_classes=128_256,
-    ),
-    ModelInfo(
-        name="llama2-7b",
-        summary="Llama 2: 6.7 G parameters, 32 blocks of width 4096, 32 heads",
-        classic_input=(4096,),
+        length=8192,
+        vocabulary=128_256,
         learning_rate=0.01,
-        fill=llama(
-            LlamaSize(
-                width=4096,
-                hidden=11008,
-                num_blocks=32,
-                num_heads=32,
-                num_kv_heads=32,
-            )
-        ),
-        input=InputKind.TOKENS,
-        classic_classes=32_000,
-        default_classes=32_000,
     ),
-    ModelInfo(
-        name="moe-nano",
-        summary="llama-nano with 4 experts per block of which each token takes 2",
-        classic_input=_SMALL_TEXT,
-        learning_rate=0.1,
-        fill=llama(
-            LlamaSize(
-                width=64,
-                hidden=192,
-                num_blocks=4,
-                num_heads=4,
-                num_kv_heads=2,
-                num_experts=4,
-            )
-        ),
-        input=InputKind.TOKENS,
-        classic_classes=_SMALL_VOCABULARY,
-    ),
-    ModelInfo(
-        name="mixtral-8x7b",
-        summary="Mixtral: 46.7 G parameters, 32 blocks of 8 experts of which each token takes 2",
-        classic_input=(4096,),
+    _language(
+        "llama2-7b",
+        "Llama 2: 6.7 G parameters, 32 blocks of width 4096, 32 heads",
+        llama(LlamaSize(width=4096, hidden=11008, num_blocks=32, num_heads=32, num_kv_heads=32)),
+        length=4096,
+        vocabulary=32_000,
         learning_rate=0.01,
-        fill=llama(
+    ),
+    _language(
+        "moe-nano",
+        "llama-nano with 4 experts per block of which each token takes 2",
+        llama(LlamaSize(width=64, hidden=192, num_blocks=4, num_heads=4, num_kv_heads=2, num_experts=4)),
+    ),
+    _language(
+        "mixtral-8x7b",
+        "Mixtral: 46.7 G parameters, 32 blocks of 8 experts of which each token takes 2",
+        llama(
             LlamaSize(
                 width=4096,
                 hidden=14336,
@@ -192,9 +149,9 @@ _LANGUAGE = (
                 num_experts=8,
             )
         ),
-        input=InputKind.TOKENS,
-        classic_classes=32_000,
-        default_classes=32_000,
+        length=4096,
+        vocabulary=32_000,
+        learning_rate=0.01,
     ),
 )
 

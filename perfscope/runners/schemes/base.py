@@ -82,6 +82,18 @@ class Axes(NamedTuple):
         }
 
 
+def hybrid_axes(topology: Topology, pattern: str) -> Axes:
+    """Of schemes that are data parallel between groups of ranks and divide layers inside them."""
+    return Axes(
+        (Parallelism.DATA, Parallelism.MODEL),
+        Optimization.DECENTRALIZED,
+        Synchrony.SYNCHRONOUS,
+        topology,
+        StatePlacement.SHARDED,
+        pattern,
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Batch:
     """This rank's samples of one step: the b of its data part (a worker's own batch without a mesh).

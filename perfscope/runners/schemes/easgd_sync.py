@@ -39,6 +39,14 @@ _RULES = (
     "because it diverges. "
 )
 _CRITERION = "Center equals a single-process reference of rules (1), (2) to 1e-6 (float64); the loss falls."
+_TREE_AXES = Axes(
+    (Parallelism.DATA,),
+    Optimization.DECENTRALIZED,
+    Synchrony.SYNCHRONOUS,
+    Topology.TREE,
+    StatePlacement.CENTER,
+    "single master, tree",
+)
 _ROOTED_VOLUME = (
     "broadcast of |W| e and reduce of |W| e among all P ranks, 2 |W| e per rank and step along a tree."
 )
@@ -72,14 +80,7 @@ class EasgdSync1(ServerScheme):
     )
     volume = _ROOTED_VOLUME
     source = _SOURCE
-    axes = Axes(
-        (Parallelism.DATA,),
-        Optimization.DECENTRALIZED,
-        Synchrony.SYNCHRONOUS,
-        Topology.TREE,
-        StatePlacement.CENTER,
-        "single master, tree",
-    )
+    axes = _TREE_AXES
     refused_updates = OWN_RULE
     backends = ("gloo",)
     deterministic = True
@@ -139,14 +140,7 @@ class _EasgdTogether(Scheme):
     """Every rank is a worker, N = P; the exchange may be under way during forward and backward."""
 
     source = _SOURCE
-    axes = Axes(
-        (Parallelism.DATA,),
-        Optimization.DECENTRALIZED,
-        Synchrony.SYNCHRONOUS,
-        Topology.TREE,
-        StatePlacement.CENTER,
-        "single master, tree",
-    )
+    axes = _TREE_AXES
     refused_passes = NO_SKIP
     refused_updates = OWN_RULE
     equals_serial = False

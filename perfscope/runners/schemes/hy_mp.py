@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from perfscope.runners.schemes.base import Axes
+from perfscope.runners.schemes.base import hybrid_axes
 from perfscope.runners.schemes.dp_gradients import CODECS
 from perfscope.runners.schemes.mp_channel import Channel
 from perfscope.runners.schemes.mp_fctp import FcTensorParallel
 from perfscope.runners.schemes.mp_filter import Filter
 from perfscope.vocabulary.axes import Axis
-from perfscope.vocabulary.taxonomy import Optimization, Parallelism, StatePlacement, Synchrony, Topology
+from perfscope.vocabulary.taxonomy import Topology
 
 _AVERAGED = (
     "; each rank packs the gradients of what it holds into one buffer, which the data group averages "
@@ -28,17 +28,7 @@ class FilterData(Filter):
     )
     splits = (Axis.DP, Axis.TP)
     modifiers = CODECS
-    axes = Axes(
-        (
-            Parallelism.DATA,
-            Parallelism.MODEL,
-        ),
-        Optimization.DECENTRALIZED,
-        Synchrony.SYNCHRONOUS,
-        Topology.ALL_GATHER,
-        StatePlacement.SHARDED,
-        "all_gather, reduce_scatter; all_reduce",
-    )
+    axes = hybrid_axes(Topology.ALL_GATHER, "all_gather, reduce_scatter; all_reduce")
 
 
 class ChannelData(Channel):
@@ -53,17 +43,7 @@ class ChannelData(Channel):
     )
     splits = (Axis.DP, Axis.TP)
     modifiers = CODECS
-    axes = Axes(
-        (
-            Parallelism.DATA,
-            Parallelism.MODEL,
-        ),
-        Optimization.DECENTRALIZED,
-        Synchrony.SYNCHRONOUS,
-        Topology.ALL_GATHER,
-        StatePlacement.SHARDED,
-        "reduce_scatter, all_gather; all_reduce",
-    )
+    axes = hybrid_axes(Topology.ALL_GATHER, "reduce_scatter, all_gather; all_reduce")
 
 
 class FcTensorData(FcTensorParallel):
@@ -75,14 +55,4 @@ class FcTensorData(FcTensorParallel):
     volume = "mp.fc_tp with b = B/D, and 2(D-1)/D * (|w_conv| + |w_fc|/M) e"
     splits = (Axis.DP, Axis.TP)
     modifiers = CODECS
-    axes = Axes(
-        (
-            Parallelism.DATA,
-            Parallelism.MODEL,
-        ),
-        Optimization.DECENTRALIZED,
-        Synchrony.SYNCHRONOUS,
-        Topology.ALL_REDUCE,
-        StatePlacement.SHARDED,
-        "all_reduce in groups and over data parts",
-    )
+    axes = hybrid_axes(Topology.ALL_REDUCE, "all_reduce in groups and over data parts")

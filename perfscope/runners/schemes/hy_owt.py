@@ -24,30 +24,20 @@ from perfscope.runners.hybrid.chain import (
 )
 from perfscope.runners.inputs import InputKind
 from perfscope.runners.job import Job
-from perfscope.runners.schemes.base import DIVIDED_MODEL, NO_WHOLE_GRADIENT, Axes, Batch, Scheme
+from perfscope.runners.schemes.base import DIVIDED_MODEL, NO_WHOLE_GRADIENT, Batch, Scheme, hybrid_axes
 from perfscope.runners.schemes.dp_gradients import CODECS, exchange_traffic
 from perfscope.runners.schemes.local import cross_entropy
 from perfscope.runners.schemes.update_rules import make_optimizer
 from perfscope.runners.traffic import Traffic
 from perfscope.vocabulary.axes import Axis
-from perfscope.vocabulary.taxonomy import Optimization, Parallelism, StatePlacement, Synchrony, Topology
+from perfscope.vocabulary.taxonomy import Topology
 from perfscope.vocabulary.traffic import ScalesWith
 
 
 class HybridChain(Scheme):
     """Every block is a data block or a model block; subclasses choose. All P ranks are both groups."""
 
-    axes = Axes(
-        (
-            Parallelism.DATA,
-            Parallelism.MODEL,
-        ),
-        Optimization.DECENTRALIZED,
-        Synchrony.SYNCHRONOUS,
-        Topology.ALL_GATHER,
-        StatePlacement.SHARDED,
-        "ring all-reduce; all-gather and reduce-scatter of activations",
-    )
+    axes = hybrid_axes(Topology.ALL_GATHER, "ring all-reduce; all-gather and reduce-scatter of activations")
     splits = (Axis.DP,)
     refused_updates = NO_WHOLE_GRADIENT
     refused_passes = DIVIDED_MODEL

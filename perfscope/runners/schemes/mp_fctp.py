@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torch import nn
 
 from perfscope.runners.config import BenchError
@@ -60,14 +62,16 @@ class FcTensorParallel(SplitModel):
     def own_params(cls, job: Job, rank: int) -> int:
         """See SplitModel. Weights of linear layers are cut, and the biases of those cut along outputs."""
         cut = sum(
-            layer.num_params if role == COLUMN else layer.num_weights for layer, role in _linear_layers(job)
+            layer.num_params if role == COLUMN else layer.num_weights
+            for layer, role in _linear_layers(job, _blocks(job))
         )
         return job.shape.num_params - cut + cut // job.mesh.size(Axis.TP)
 
     @classmethod
     def check(cls, job: Job) -> None:
         """See Scheme."""
-        layers, heads = _linear_layers(job), _heads(job)
+        blocks = _blocks(job)
+        layers, heads = _linear_layers(job, blocks), _heads(blocks)
         if not layers and job.mesh.size(Axis.TP) > 1:
             raise BenchError(f"{cls.name}: {job.config.model} has no linear layer to split")
         widths = []
@@ -81,12 +85,13 @@ class FcTensorParallel(SplitModel):
         require_divisible(cls.name, job.mesh.size(Axis.TP), widths)
 
 
-def _linear_layers(job: Job) -> list[tuple[LayerShape, str]]:
+def _linear_layers(job: Job, blocks: Sequence[tuple[str, Block]]) -> list[tuple[LayerShape, str]]:
     layers = {layer.name: layer for layer in job.shape.layers if layer.kind == "linear"}
     role_of = roles([name for name in layers if "." not in name])
-    for block, part, columns, row in _block_pairs(job):
-        role_of |= {f"{block}.{part}.{column}": COLUMN for column in columns}
-        role_of[f"{block}.{part}.{row}"] = ROW
+    for name, block in blocks:
+        for part, columns, row in block.pairs:
+            role_of |= {f"{name}.{part}.{column}": COLUMN for column in columns}
+            role_of[f"{name}.{part}.{row}"] = ROW
     return [(layers[name], role) for name, role in role_of.items()]
 
 
@@ -95,15 +100,10 @@ def _blocks(job: Job) -> list[tuple[str, Block]]:
     return [(name, module) for name, module in children if isinstance(module, Block)]
 
 
-def _block_pairs(job: Job) -> list[tuple[str, str, tuple[str, ...], str]]:
-    """(block, child, column-parallel layers, row-parallel layer)."""
-    return [(name, *pair) for name, block in _blocks(job) for pair in block.pairs]
-
-
-def _heads(job: Job) -> dict[str, int]:
+def _heads(blocks: Sequence[tuple[str, Block]]) -> dict[str, int]:
     """Layers that are cut between heads, and how many they have."""
     heads = {}
-    for name, block in _blocks(job):
+    for name, block in blocks:
         for child, columns, _ in block.pairs:
             attention = getattr(block, child)
             for column in columns if hasattr(attention, "head_width") else ():
