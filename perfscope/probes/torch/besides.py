@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import weakref
 from typing import Any, List, Optional, Tuple
 
 from ..frames import around
@@ -100,14 +101,15 @@ class Newcomers:
             return
         if len(self._calls) < _MAX_NEWCOMERS and is_trained(module):
             kwargs = source if isinstance(source, dict) else source.f_locals.get("kwargs")
-            self._calls.append((module, args, kwargs))
+            self._calls.append((weakref.ref(module), args, kwargs))
 
     def updated(self, probe: Any, models: Optional[List[ForwardCall]]) -> None:
         """An update has begun; `models`: calls of models that have begun its step, None: it began before."""
         calls, self._calls = self._calls, []
-        known = {id(call.module()) for call in models or ()}
-        for module, args, kwargs in calls:
-            if id(module) in known:
+        begun = {id(call.module()) for call in models or ()}
+        for reference, args, kwargs in calls:
+            module = reference()
+            if module is not None and id(module) in begun:
                 counts = probe.batches.forward(module, args, kwargs, probe.tracker.index, False)
                 probe.tracker.count_newcomer(*counts)
                 probe.batches.settled()  # its backward pass is over
