@@ -14,7 +14,9 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from perfscope.analysis.intervals import distinct_pairs
 from perfscope.analysis.source import RunSource
+from perfscope.analysis.spans import whole_numbers, words
 from perfscope.rundir.inspector_records import InspectorGroup, StatedBandwidth
 from perfscope.volumes import bus_factor
 
@@ -94,20 +96,15 @@ def communicators_of(source: RunSource) -> tuple[CommunicatorCalls, ...]:
 
 def _calls(source: RunSource, rank: int, window: int) -> list[tuple[_Key, _OfRank]]:
     table = source.timeline(rank, window, _COLUMNS)
-    encoded = [table.column(name).combine_chunks().dictionary_encode() for name in ("collective", "group")]
-    codes = [
-        (word.indices if hasattr(word, "indices") else word.chunk(0).indices).to_numpy(zero_copy_only=False)
-        for word in encoded
-    ]
-    names = [word.dictionary.to_pylist() for word in encoded]
-    seq, dur, size = (table.column(name).to_numpy() for name in ("seq", "dur_ns", "in_bytes"))
+    collective, collectives = words(table, "collective")
+    group, groups = words(table, "group")
+    columns = [whole_numbers(table, name) for name in ("seq", "dur_ns", "in_bytes")]
     calls_of_group = []
-    for at_name, at_group in sorted(set(zip(codes[0].tolist(), codes[1].tolist(), strict=True))):
-        chosen = (codes[0] == at_name) & (codes[1] == at_group)
-        _, first = np.unique(seq[chosen], return_index=True)  # a call may be written twice
-        rows = np.flatnonzero(chosen)[first]
-        of_rank = _OfRank(rank, *(column[rows].astype(np.int64) for column in (seq, dur, size)))
-        calls_of_group.append(((names[1][at_group], names[0][at_name]), of_rank))
+    for at_name, at_group in distinct_pairs(collective, group)[0].tolist():
+        chosen = np.flatnonzero((collective == at_name) & (group == at_group))
+        _, first = np.unique(columns[0][chosen], return_index=True)  # a call may be written twice
+        of_rank = _OfRank(rank, *(column[chosen[first]] for column in columns))
+        calls_of_group.append(((groups[at_group], collectives[at_name]), of_rank))
     return calls_of_group
 
 
