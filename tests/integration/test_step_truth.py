@@ -38,7 +38,6 @@ class Program:
         layers: names that layers.json must have.
         strangers: names that may be neither in layers.json nor marked in a window.
         samples: of each step but the first two on a rank; None: not checked.
-        unknown: steps after these two of which the samples are not known (the first ones of later models).
         parameters: of all layers; None: not checked.
         elsewhere: steps made in other threads, named as missing.
         nproc: ranks, started by torchrun; 0: one process without it.
@@ -53,7 +52,6 @@ class Program:
     layers: tuple[str, ...]
     strangers: tuple[str, ...] = ()
     samples: int | None = None
-    unknown: int = 0
     parameters: int | None = None
     elsewhere: int = 0
     nproc: int = 0
@@ -278,7 +276,7 @@ PROGRAMS = (
         layers=("agent.actor.2", "agent.critic.0"), strangers=("0", "2", "Sequential.2"),
     ),
     Program(
-        name="six models", code=_SIX_MODELS, steps=96, root="Linear", samples=32, unknown=5,
+        name="six models", code=_SIX_MODELS, steps=96, root="Linear", samples=32,
         parameters=6 * 260, layers=_NAMES_OF_TRIALS, strangers=("Linear",), slow=False,
     ),
     Program(
@@ -309,7 +307,7 @@ PROGRAMS = (
     Program(name="two threads that train", code=_TWO_THREADS, steps=60, elsewhere=20, root="Linear",
             samples=32, layers=("Linear",), slow=False),
     Program(name="main, then a thread, then main", code=_MAIN_AND_THREAD, steps=35, root="Linear", samples=32,
-            unknown=2, layers=("linear", "linear_2")),
+            layers=("linear", "linear_2")),
     Program(name="a pool of threads", code=_POOL, steps=40, root="Linear", samples=32, layers=("Linear",)),
     Program(name="Hogwild in threads", code=_HOGWILD, steps=50, elsewhere=15, root="Linear", samples=16,
             layers=("Linear",)),
@@ -358,8 +356,7 @@ def test_steps_roots_and_names_are_the_programs_own(program: Program, tmp_path: 
         assert len(steps) == meta["num_steps"] == program.steps
         if program.samples is not None:
             samples = [step["samples"] for step in steps[2:]]
-            assert samples.count(program.samples) == len(samples) - program.unknown
-            assert samples.count(None) == program.unknown
+            assert samples.count(program.samples) == len(samples)
         assert meta["root"]["name"] == told["root"] == program.root
         assert meta.get("step_source") == program.source
         others = [entry for entry in meta.get("missing", []) if entry["figure"] == "other_threads"]
