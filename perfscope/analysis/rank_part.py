@@ -11,7 +11,6 @@ from contextlib import suppress
 from typing import TypeAlias
 
 import numpy as np
-import pyarrow as pa
 from msgspec import Struct, field
 from msgspec.structs import replace
 
@@ -33,7 +32,7 @@ from perfscope.analysis.pipeline.record import PipelineRecord
 from perfscope.analysis.recompute import recomputed_ns
 from perfscope.analysis.results import DeviceBreakdown, RankResult
 from perfscope.analysis.source import DroppedInput, RunSource
-from perfscope.analysis.spans import WindowFacts, spans_of, whole_numbers
+from perfscope.analysis.spans import SpanTable, WindowFacts, spans_of, whole_numbers
 from perfscope.analysis.steps import RankSteps, quantiles, rank_steps, steps_on_device
 from perfscope.analysis.waits.stragglers import RankStepTimes, step_times
 from perfscope.analysis.whole_run.steps import StepParts, step_parts
@@ -213,12 +212,13 @@ def _read_windows(
     traced, traces = _Windows(), part.traces
     for facts in windows:
         try:
-            table = source.timeline(facts.rank, facts.window, _COLUMNS)
+            rows = source.timeline(facts.rank, facts.window, _COLUMNS)
         except RunDirectoryError as error:
             part.missing.append(_unreadable(facts, error))
             continue
-        if table is None or not table.num_rows:
+        if rows is None or not rows.num_rows:
             continue
+        table = SpanTable(rows)
         if facts.lacks_device:
             part.missing.append(_without_device(facts))
             nothing = np.zeros(table.num_rows, dtype=bool)
@@ -251,7 +251,7 @@ def _add_work(source: RunSource, unlike: Sequence[WindowFacts], layers: RankLaye
 
 
 def _analyze_window(
-    table: pa.Table,
+    table: SpanTable,
     facts: WindowFacts,
     layers: RankLayers,
     traces: TraceRecord,

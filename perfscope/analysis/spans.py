@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +20,58 @@ Mask: TypeAlias = NDArray[np.bool_]
 
 COMPUTE, COMM, COPY, INPUT, OPTIMIZER, HOST, ANNOTATION, RUNTIME, PYTHON, WAIT = range(len(KINDS))
 FORWARD, BACKWARD, OPTIMIZER_PHASE, OTHER = range(len(PHASES))
+
+
+_P, _T = ParamSpec("_P"), TypeVar("_T")
+
+
+class SpanTable:
+    """Rows of one rank and window, of which each column is decoded once, whoever reads it.
+
+    Arrays that are read from it are shared, and therefore cannot be written to.
+    """
+
+    __slots__ = ("_decoded", "_table", "num_rows")
+
+    def __init__(self, table: pa.Table) -> None:
+        self._table = table
+        self._decoded: dict[tuple[object, ...], Any] = {}
+        self.num_rows: int = table.num_rows
+
+    @property
+    def column_names(self) -> list[str]:
+        """Of the table."""
+        names: list[str] = self._table.column_names
+        return names
+
+    def column(self, name: str) -> pa.ChunkedArray:
+        """As in the file."""
+        return self._table.column(name)
+
+    def decoded(self, key: tuple[object, ...], decode: Callable[[], _T]) -> _T:
+        """What `decode` returned when it was first asked for `key`."""
+        if key not in self._decoded:
+            self._decoded[key] = value = decode()
+            for array in value if isinstance(value, tuple) else (value,):
+                if isinstance(array, np.ndarray):
+                    array.flags.writeable = False
+        kept: _T = self._decoded[key]
+        return kept
+
+
+Table: TypeAlias = "pa.Table | SpanTable"
+
+
+def once_per_table(read: Callable[Concatenate[Table, _P], _T]) -> Callable[Concatenate[Table, _P], _T]:
+    """Wraps a function of a table and of hashable arguments: it runs once for a SpanTable."""
+
+    @wraps(read)
+    def read_once(table: Table, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        if isinstance(table, SpanTable):
+            return table.decoded((read, args, *kwargs.items()), lambda: read(table, *args, **kwargs))
+        return read(table, *args, **kwargs)
+
+    return read_once
 
 
 class Spans(Struct, frozen=True, kw_only=True, eq=False):
@@ -55,7 +108,8 @@ def waited_from(spans: Spans) -> Int64:
     return start
 
 
-def spans_of(table: pa.Table) -> Spans:
+@once_per_table
+def spans_of(table: Table) -> Spans:
     """Start, duration, device, lane, kind and phase of the rows, as numpy."""
     start = whole_numbers(table, "start_ns")
     return Spans(
@@ -68,7 +122,8 @@ def spans_of(table: pa.Table) -> Spans:
     )
 
 
-def whole_numbers(table: pa.Table, column: str, *, null: int = -1) -> Int64:
+@once_per_table
+def whole_numbers(table: Table, column: str, *, null: int = -1) -> Int64:
     """An integer column as int64, shape (n,); `null` where the table has none."""
     array = table.column(column)
     if not pa.types.is_integer(array.type):
@@ -89,7 +144,7 @@ def _filled(array: pa.Array, null: int) -> NDArray[np.integer[Any]]:
     return np.where(is_known, numbers, null)
 
 
-def owning_step(table: pa.Table, of: NDArray[np.bool_] | slice = slice(None)) -> Int64:
+def owning_step(table: Table, of: NDArray[np.bool_] | slice = slice(None)) -> Int64:
     """The step each span belongs to, shape (n,); -1 = none.
 
     Host spans: the step they start in. Device spans: the step that launched them, however late the device
@@ -107,7 +162,8 @@ def owning_step(table: pa.Table, of: NDArray[np.bool_] | slice = slice(None)) ->
     return result
 
 
-def words(table: pa.Table, column: str) -> tuple[NDArray[np.int32], list[str]]:
+@once_per_table
+def words(table: Table, column: str) -> tuple[NDArray[np.int32], list[str]]:
     """A text column as codes (shape (n,), -1 = null) and the words they stand for."""
     array = table.column(column)
     if not pa.types.is_dictionary(array.type):
@@ -121,7 +177,8 @@ def words(table: pa.Table, column: str) -> tuple[NDArray[np.int32], list[str]]:
     return codes, chunk.dictionary.to_pylist()
 
 
-def known_words(table: pa.Table, column: str, vocabulary: Sequence[str]) -> NDArray[np.int32]:
+@once_per_table
+def known_words(table: Table, column: str, vocabulary: tuple[str, ...]) -> NDArray[np.int32]:
     """A text column as indices into `vocabulary`; -1 for null and for words it does not have."""
     codes, texts = words(table, column)
     position = {word: index for index, word in enumerate(vocabulary)}
