@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import TypeAlias
 
 import numpy as np
+import pyarrow as pa
 from msgspec import Struct, field
 from msgspec.structs import replace
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
 
@@ -22,7 +22,8 @@ COMPUTE, COMM, COPY, INPUT, OPTIMIZER, HOST, ANNOTATION, RUNTIME, PYTHON, WAIT =
 FORWARD, BACKWARD, OPTIMIZER_PHASE, OTHER = range(len(PHASES))
 
 
-_P, _T = ParamSpec("_P"), TypeVar("_T")
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 
 class SpanTable:
@@ -59,14 +60,14 @@ class SpanTable:
         return kept
 
 
-Table: TypeAlias = "pa.Table | SpanTable"
+Table: TypeAlias = pa.Table | SpanTable
 
 
-def once_per_table(read: Callable[Concatenate[Table, _P], _T]) -> Callable[Concatenate[Table, _P], _T]:
+def once_per_table(read: Callable[Concatenate[Table, _P], _T], /) -> Callable[Concatenate[Table, _P], _T]:
     """Wraps a function of a table and of hashable arguments: it runs once for a SpanTable."""
 
     @wraps(read)
-    def read_once(table: Table, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+    def read_once(table: Table, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
         if isinstance(table, SpanTable):
             return table.decoded((read, args, *kwargs.items()), lambda: read(table, *args, **kwargs))
         return read(table, *args, **kwargs)
