@@ -40,6 +40,7 @@ class LearningPoint(Struct, frozen=True, kw_only=True):
     loss: float | None  # mean cross entropy of the held-out targets
     accuracy: float | None  # share of held-out targets predicted
     top5: float | None  # share among the five most probable classes
+    auc: float | None = None  # area under the ROC curve, of two classes
 
 
 class ToTarget(Struct, frozen=True, kw_only=True):
@@ -70,6 +71,7 @@ class LearningResult(Struct, frozen=True, kw_only=True):
     num_held_out: int = 0  # samples of the held-out set
     best_accuracy: float | None = None  # that the synthetic data allows
     best_loss: float | None = None  # that the synthetic data allows
+    best_auc: float | None = None  # that the synthetic data allows, of two classes
     target: str = ""  # METRIC=VALUE; "" = none
     to_target: ToTarget | None = None  # None: not reached
     noise: NoiseScale | None = None  # None: not known
@@ -112,6 +114,7 @@ def learning_result(
         num_held_out=max((row.num_samples for row in first.evaluations), default=0),
         best_accuracy=None if first.best is None else first.best.accuracy,
         best_loss=None if first.best is None else first.best.loss,
+        best_auc=None if first.best is None else first.best.auc,
         target=scheme.target or "",
         to_target=to_target,
         noise=noise,
@@ -173,6 +176,7 @@ def _point(
         loss=row.loss,
         accuracy=row.top1,
         top5=row.top5,
+        auc=row.auc,
     )
 
 

@@ -235,13 +235,17 @@ class Pause(Record, frozen=True):
 
 
 class Evaluation(Record, frozen=True):
-    """Of the model behind a step, on the held-out set; top1 and top5 are shares of its targets."""
+    """Of the model behind a step, on the held-out set; top1 and top5 are shares of its targets.
+
+    `auc` is known of two classes.
+    """
 
     step: Count
     num_samples: Count
     loss: _Loss | None = None
     top1: _Share | None = None
     top5: _Share | None = None
+    auc: _Share | None = None
 
 
 class NoiseNorms(Record, frozen=True):
@@ -259,6 +263,7 @@ class BestKnown(Record, frozen=True):
 
     accuracy: _Share
     loss: _Loss
+    auc: _Share | None = None
 
 
 class BenchRecord(WholeLists, frozen=True):

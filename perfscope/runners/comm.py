@@ -245,15 +245,27 @@ def reduce_scatter(out: torch.Tensor, full: torch.Tensor, group: Group, *, async
     )
 
 
-def all_to_all(out: torch.Tensor, full: torch.Tensor, group: Group, *, async_op: bool = False) -> Any:
-    """Part i (along dim 0) of `full` goes to rank i; `out` holds what came, by rank."""
+def all_to_all(
+    out: torch.Tensor,
+    full: torch.Tensor,
+    group: Group,
+    *,
+    splits: tuple[list[int], list[int]] = ([], []),
+    async_op: bool = False,
+) -> Any:
+    """Part i (along dim 0) of `full` goes to rank i; `out` holds what came, by rank.
+
+    Parts are equal, or as long as `splits` says: of `out` and of `full`.
+    """
     if group.size == 1:
         out.copy_(full.view_as(out))
         return None
     return group.call(
         "all_to_all",
         full,
-        lambda: dist.all_to_all_single(out, full, group=group.handle, async_op=async_op),
+        lambda: dist.all_to_all_single(
+            out, full, splits[0] or None, splits[1] or None, group=group.handle, async_op=async_op
+        ),
     )
 
 

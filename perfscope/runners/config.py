@@ -11,7 +11,7 @@ from typing import Annotated, Literal, get_args
 from msgspec import Meta
 
 from perfscope.errors import UsageError
-from perfscope.runners.learning.targets import TOP5, parse_target
+from perfscope.runners.learning.targets import AUC, TOP5, parse_target
 from perfscope.runners.mesh import Mesh
 from perfscope.settings import converted
 
@@ -274,6 +274,8 @@ def _check_learning(config: BenchConfig) -> None:
         raise BenchError(str(error)) from None
     if target is not None and target.metric == TOP5 and config.num_classes <= 5:
         raise BenchError("--target top5 needs more than 5 classes; use accuracy")
+    if target is not None and target.metric == AUC and config.num_classes != 2:
+        raise BenchError(f"--target auc needs 2 classes, not {config.num_classes}; use accuracy")
 
 
 def _check_update(config: BenchConfig) -> None:

@@ -1,4 +1,4 @@
-"""What one sample of a training is: an image, a sequence of tokens, or a row of features. No torch here."""
+"""What one sample of a training is: an image, tokens, a row of features or of categories. No torch here."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ class InputKind(str, Enum):
     IMAGE = "image"  # (channels, height, width), floating point; the target is a class
     TOKENS = "tokens"  # (sequence length,), int64 below the vocabulary's size; targets are the next tokens
     TABLE = "table"  # (features,), floating point; the target is a class
+    CLICKS = "clicks"  # (features,), floating point, the last ones numbers of categories; clicked or not
 
     __str__ = str.__str__
 
@@ -26,6 +27,7 @@ class InputKind(str, Enum):
             InputKind.IMAGE: "CHANNELSxHEIGHTxWIDTH such as 3x32x32",
             InputKind.TOKENS: "a sequence length such as 64",
             InputKind.TABLE: "a number of features such as 64",
+            InputKind.CLICKS: "a number of features, dense and categorical, such as 16",
         }[self]
 
 

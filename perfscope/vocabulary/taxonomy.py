@@ -45,6 +45,7 @@ class Topology(str, Enum):
     NONE = "none"
     ALL_REDUCE = "all-reduce"
     ALL_GATHER = "all-gather"  # with its reverse, reduce-scatter
+    ALL_TO_ALL = "all-to-all"  # each rank a part of its own to every other
     HIERARCHICAL = "hierarchical"  # in groups, then between them
     TREE = "tree"
     SERVER = "server"  # ranks with one that serves them

@@ -43,8 +43,11 @@ LEAVES = (
 
 
 def config_of(name: str, **settings: Any) -> BenchConfig:
-    if shape := find_model(name).default_input:
+    info = find_model(name)
+    if shape := info.default_input:
         settings = {"input_shape": shape, **settings}
+    if info.input is InputKind.CLICKS:
+        settings = {"num_classes": 2, **settings}
     return BenchConfig(**{"scheme": "serial", "model": name, "batch": 8, **settings})
 
 
@@ -102,6 +105,15 @@ OF_TEXT = {
 @pytest.mark.parametrize("name", OF_TEXT)
 def test_language_models_have_the_parameters_of_the_published_weights(name: str) -> None:
     assert published(name).num_params == OF_TEXT[name]
+
+
+def test_the_model_of_clicks_has_the_tables_and_layers_of_the_published_training() -> None:
+    """33,762,577 rows of width 16; bottom 13-512-256-64-16, top 367-512-256-1 with 27 vectors' products."""
+    shape = published("dlrm-kaggle")
+    assert sum(layer.num_params for layer in shape.layers if layer.kind == "embedding") == 540_201_232
+    linear = [layer.weight_shape for layer in shape.layers if layer.kind == "linear"]
+    assert linear[:4] == [(512, 13), (256, 512), (64, 256), (16, 64)]
+    assert linear[4:] == [(512, 367), (256, 512), (1, 256)]
 
 
 # (parameters, G multiply-adds of a sample) of torchvision's models of the same names.

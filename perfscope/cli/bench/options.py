@@ -115,7 +115,7 @@ _TRAINING = (
     ),
     _option(
         "target",
-        "End the run when held-out accuracy, top5, loss or perplexity is as good: accuracy=0.9.",
+        "End the run when held-out accuracy, top5, auc, loss or perplexity is as good: accuracy=0.9.",
         metavar="METRIC=VALUE",
     ),
     _option("held-out", "Synthetic samples kept from training.  [default: 2048]", type=int, metavar="N"),

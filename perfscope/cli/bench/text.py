@@ -107,6 +107,12 @@ def _skipped_lines(record: Mapping[str, Any], details: Mapping[str, Any]) -> lis
     ]
 
 
+def _auc_words(auc: float | None, best: float | None) -> str:
+    if auc is None:
+        return ""
+    return f", AUC {auc:.3f}" + ("" if best is None else f" (the data allows {best:.3f})")
+
+
 def learning_lines(learning: Mapping[str, Any] | None) -> list[str]:
     """The last evaluation, what the target took, and the noise scale: a line each, of what was measured."""
     if learning is None:
@@ -115,6 +121,7 @@ def learning_lines(learning: Mapping[str, Any] | None) -> list[str]:
     if points := learning["points"]:
         last, best = points[-1], learning["best_accuracy"]
         bound = "" if best is None else f" (the data allows {best:.1%})"
+        bound += _auc_words(last["auc"], learning["best_auc"])
         lines.append(
             f"Held-out accuracy {last['accuracy']:.1%}{bound}, loss {number(last['loss'])}, "
             f"on {learning['num_held_out']:,} samples behind step {last['step']}"

@@ -40,6 +40,9 @@ def _lead(learning: LearningResult) -> str:
         text = f"Held-out accuracy {_percent(last.accuracy)} behind step {last.step:,}"
         if learning.best_accuracy is not None:
             text += f"; the data allows {learning.best_accuracy:.1%}"
+        if last.auc is not None:
+            text += f"; AUC {last.auc:.3f}"
+            text += "" if learning.best_auc is None else f", the data allows {learning.best_auc:.3f}"
         sentences.append(f"{text}.")
     if "to_target" in learning.missing:
         sentences.append(f"{visible(learning.missing['to_target'])}.")
@@ -85,6 +88,7 @@ def _amount(text: str, missing: str | None) -> str:
 def _charts(learning: LearningResult) -> Iterator[CurveChart]:
     for figure, title, unit, best, read in (
         ("accuracy", "Held-out accuracy", Unit.RATIO, learning.best_accuracy, _accuracy),
+        ("auc", "Held-out AUC", Unit.RATIO, learning.best_auc, _auc),
         ("loss", "Held-out loss", Unit.LOSS, learning.best_loss, _loss),
     ):
         for axis, x_title, x_unit, x_of in _AXES:
@@ -105,7 +109,7 @@ def _charts(learning: LearningResult) -> Iterator[CurveChart]:
                 id=f"learning-{figure}-{axis}",
                 title=f"{title} against {axis}",
                 x_title=x_title,
-                y_title=title.lower(),
+                y_title=title[0].lower() + title[1:],
                 curves=tuple(curves),
                 x_unit=x_unit,
                 y_unit=unit,
@@ -116,6 +120,10 @@ def _charts(learning: LearningResult) -> Iterator[CurveChart]:
 
 def _accuracy(point: LearningPoint) -> float | None:
     return point.accuracy
+
+
+def _auc(point: LearningPoint) -> float | None:
+    return point.auc
 
 
 def _loss(point: LearningPoint) -> float | None:
@@ -135,9 +143,13 @@ def _points_table(learning: LearningResult) -> Table:
             Column(key="loss", title="Loss", unit=Unit.LOSS, primary=True),
             Column(key="accuracy", title="Accuracy", unit=Unit.RATIO, primary=True),
             Column(key="top5", title="Top 5", unit=Unit.RATIO),
+            Column(key="auc", title="AUC", unit=Unit.RATIO),
         ),
         rows=tuple(
-            (point.step, point.samples, point.train_ns, point.bytes, point.loss, point.accuracy, point.top5)
+            (
+                *(point.step, point.samples, point.train_ns, point.bytes),
+                *(point.loss, point.accuracy, point.top5, point.auc),
+            )
             for point in learning.points
         ),
     )

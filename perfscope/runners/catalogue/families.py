@@ -10,6 +10,7 @@ FAMILIES: dict[str, str] = {
     "easgd": "Elastic averaging",
     "mp": "Model parallelism",
     "cp": "Context parallelism",
+    "emb": "Embedding tables divided",
     "pp": "Pipelines",
     "hy": "Hybrids",
     "mesh": "Any axes together",

@@ -49,8 +49,8 @@ Langer et al., TPDS 31(12), 2020, arXiv 2007.03970.
 Bytes in the tables are predicted, not measured: what a rank sends in one step by the formulas of
 bandwidth-optimal collectives, for AlexNet (61.1 M parameters, float32, 224 x 224) with B = {_BATCH} on
 P = {_NUM_RANKS} ranks and the mesh shown. A scheme that takes only tokens has `transformer` on 64 tokens
-instead. gloo moves twice as much for a reduce-scatter; `perfscope bench run --dry-run` shows both,
-per link class, for any run.
+instead, one that takes only clicks `dlrm-small`. gloo moves twice as much for a reduce-scatter;
+`perfscope bench run --dry-run` shows both, per link class, for any run.
 """
 
 
@@ -135,12 +135,13 @@ def _predicted_row(scheme: type[Scheme]) -> str:
 
 
 def _example(scheme: type[Scheme], batch: int) -> BenchConfig:
-    """AlexNet, but the language model where a scheme takes only tokens."""
+    """AlexNet, but another model where a scheme takes only tokens or clicks."""
     config = _alexnet(scheme.name, batch)
     if InputKind.IMAGE in scheme.inputs:
         return config
-    model = find_model("transformer")
-    return replace(config, model=model.name, input_shape=model.classic_input)
+    model = find_model("transformer" if InputKind.TOKENS in scheme.inputs else "dlrm-small")
+    classes = model.default_classes or config.num_classes
+    return replace(config, model=model.name, input_shape=model.classic_input, num_classes=classes)
 
 
 def _alexnet(scheme: str, batch: int, modifiers: tuple[Modifier, ...] = ()) -> BenchConfig:

@@ -18,10 +18,12 @@ class Best:
     Attributes:
         accuracy: share of targets that it predicts.
         loss: mean cross entropy, nats: the entropy of a target given its input.
+        auc: area under the ROC curve, of two classes; None: not known.
     """
 
     accuracy: float
     loss: float
+    auc: float | None = None
 
 
 def best_with_noise(num_classes: int, noise: float) -> Best:
@@ -33,6 +35,15 @@ def best_with_noise(num_classes: int, noise: float) -> Best:
     right = 1 - noise + other
     entropy = -right * log(right) - (num_classes - 1) * (other * log(other) if other else 0.0)
     return Best(right, entropy)
+
+
+def best_of_clicks(probabilities: torch.Tensor) -> Best:
+    """Of clicks whose probability (n,), float64, is one of n equally frequent values."""
+    p, q = probabilities, 1 - probabilities
+    wins = (p[:, None] > p).double() + (p[:, None] == p).double() / 2
+    entropy = -(torch.special.xlogy(p, p) + torch.special.xlogy(q, q)).mean()
+    auc = (p[:, None] * q * wins).sum() / (p.sum() * q.sum())
+    return Best(float(torch.maximum(p, q).mean()), float(entropy), float(auc))
 
 
 def best_of_classes(centers: torch.Tensor, deviation: float, noise: float) -> Best | None:

@@ -8,8 +8,9 @@ from pathlib import Path
 import torch
 
 from perfscope.runners.config import BenchConfig, BenchError
+from perfscope.runners.data.feeds import synthetic_feed, synthetic_held_out
 from perfscope.runners.data.stored import SampleStore, StoredFeed
-from perfscope.runners.data.synthetic import TOKEN_NOISE, synthetic_feed, synthetic_held_out
+from perfscope.runners.data.synthetic import TOKEN_NOISE
 from perfscope.runners.inputs import InputKind
 from perfscope.runners.models.registry import find_model
 from perfscope.runners.schemes.base import Batch, Feed

@@ -10,7 +10,6 @@ import torch
 from perfscope.runners.config import BenchConfig
 from perfscope.runners.data.best import Best, best_of_classes, best_with_noise
 from perfscope.runners.data.seeds import mixed_seed
-from perfscope.runners.inputs import InputKind
 from perfscope.runners.schemes.base import Batch, Feed
 
 _GRID = 4  # a class is a color and _GRID x _GRID flat patches per channel: low in frequency, at any size
@@ -19,13 +18,13 @@ _CENTER = sqrt(0.5)  # of a class of rows
 _STRIP = 1 << 20  # values of noise beyond one sample's
 _TEXT = 1 << 16  # tokens of a text, beyond one sample's
 TOKEN_NOISE = 0.2  # share of tokens that do not follow from the one before, where nothing else is asked for
-_TRAINING, _HELD_OUT = 1, 2  # streams of random numbers
+TRAINING, HELD_OUT = 1, 2  # streams of random numbers
 
 
 class Synthetic(Feed):
     """Samples that follow from the run's seed alone; any rank makes any part of any step's batch."""
 
-    def __init__(self, config: BenchConfig, device: torch.device, stream: int = _TRAINING) -> None:
+    def __init__(self, config: BenchConfig, device: torch.device, stream: int = TRAINING) -> None:
         self._config = config
         self._device = device
         self._stream = stream
@@ -65,7 +64,7 @@ class SyntheticTokens(Synthetic):
     entropy.
     """
 
-    def __init__(self, config: BenchConfig, device: torch.device, stream: int = _TRAINING) -> None:
+    def __init__(self, config: BenchConfig, device: torch.device, stream: int = TRAINING) -> None:
         super().__init__(config, device, stream)
         (length,), vocabulary = config.input_shape, config.num_classes
         noise = TOKEN_NOISE if config.label_noise is None else config.label_noise
@@ -105,7 +104,7 @@ class SyntheticFeed(Synthetic):
     device.
     """
 
-    def __init__(self, config: BenchConfig, device: torch.device, stream: int = _TRAINING) -> None:
+    def __init__(self, config: BenchConfig, device: torch.device, stream: int = TRAINING) -> None:
         super().__init__(config, device, stream)
         self._dtype: torch.dtype = getattr(torch, config.weight_dtype)
         channels, height, width = config.input_shape
@@ -141,7 +140,7 @@ class SyntheticFeed(Synthetic):
 class SyntheticTables(Synthetic):
     """The center of the label's class plus noise: rows of features of variance 1 together, labels uniform."""
 
-    def __init__(self, config: BenchConfig, device: torch.device, stream: int = _TRAINING) -> None:
+    def __init__(self, config: BenchConfig, device: torch.device, stream: int = TRAINING) -> None:
         super().__init__(config, device, stream)
         dtype: torch.dtype = getattr(torch, config.weight_dtype)
         (features,) = config.input_shape
@@ -166,26 +165,7 @@ class SyntheticTables(Synthetic):
         return best_of_classes(self._centers, _NOISE, self._config.label_noise or 0.0)
 
 
-def synthetic_feed(
-    config: BenchConfig, device: torch.device, kind: InputKind, stream: int = _TRAINING
-) -> Synthetic:
-    """Training samples of a kind."""
-    return _FEEDS[kind](config, device, stream)
-
-
-def synthetic_held_out(config: BenchConfig, device: torch.device, num: int, kind: InputKind) -> Batch:
-    """`num` samples of the same classes, or the same language, with noise that training never sees."""
-    return synthetic_feed(config, device, kind, _HELD_OUT).samples(0, num, 0, num)
-
-
 def _draw(shape: tuple[int, ...], seed: int, deviation: float) -> torch.Tensor:
     # Uniform: bits and one multiplication, the same on every CPU (as the models' weights).
     generator = torch.Generator().manual_seed(seed)
     return torch.rand(shape, generator=generator, dtype=torch.float32).sub_(0.5).mul_(deviation * sqrt(12))
-
-
-_FEEDS: dict[InputKind, type[Synthetic]] = {
-    InputKind.IMAGE: SyntheticFeed,
-    InputKind.TOKENS: SyntheticTokens,
-    InputKind.TABLE: SyntheticTables,
-}

@@ -10,7 +10,7 @@ from torch import nn
 
 from perfscope.runners.config import BenchConfig
 from perfscope.runners.data.registry import held_out
-from perfscope.runners.learning.targets import ACCURACY, LOSS, PERPLEXITY, TOP5
+from perfscope.runners.learning.targets import ACCURACY, AUC, LOSS, PERPLEXITY, TOP5
 from perfscope.runners.schemes.base import Batch
 from perfscope.runners.schemes.local import cross_entropy
 
@@ -24,11 +24,18 @@ class HeldOutFigures(NamedTuple):
     loss: float  # cross entropy, nats
     top1: float
     top5: float | None  # None: five classes or fewer
+    auc: float | None = None  # None: not two classes, or targets of one only
 
     def by_metric(self) -> dict[str, float | None]:
         """By the names of targets.METRICS."""
         perplexity = exp(min(self.loss, _LARGEST_LOG))
-        return {ACCURACY: self.top1, TOP5: self.top5, LOSS: self.loss, PERPLEXITY: perplexity}
+        return {
+            ACCURACY: self.top1,
+            TOP5: self.top5,
+            AUC: self.auc,
+            LOSS: self.loss,
+            PERPLEXITY: perplexity,
+        }
 
 
 class HeldOutSet:
@@ -42,6 +49,7 @@ class HeldOutSet:
         """The model in evaluation mode, without gradients, some samples at a time."""
         inputs, targets = self._samples.inputs, self._samples.targets
         loss, right, among5, total = 0.0, 0, 0, 0
+        margins: list[torch.Tensor] = []  # of the second of two classes
         model.eval()
         with torch.no_grad():
             for first in range(0, self.num, _AT_ONCE):
@@ -54,5 +62,28 @@ class HeldOutSet:
                 right += int(hits[:, 0].sum())
                 among5 += int(hits.sum())
                 total += len(wanted)
+                if scores.shape[-1] == 2:
+                    margins.append(scores[:, 1] - scores[:, 0])
         has_top5 = scores.shape[-1] > 5
-        return HeldOutFigures(loss / total, right / total, among5 / total if has_top5 else None)
+        auc = area_under_curve(torch.cat(margins), targets.flatten() == 1) if margins else None
+        return HeldOutFigures(loss / total, right / total, among5 / total if has_top5 else None, auc)
+
+
+def area_under_curve(scores: torch.Tensor, positive: torch.Tensor) -> float | None:
+    """Area under the ROC curve: the share of pairs of a positive and a negative in the right order.
+
+    Args:
+        scores: (n,).
+        positive: (n,) bool.
+
+    Returns:
+        Pairs of equal scores count half; None where all or none are positive.
+    """
+    num_positive = int(positive.sum())
+    num_pairs = num_positive * (len(positive) - num_positive)
+    if not num_pairs:
+        return None
+    _, place, counts = scores.unique(return_inverse=True, return_counts=True)
+    ranks = counts.double().cumsum(0) - (counts.double() - 1) / 2  # mean rank of equal scores, from 1
+    over = float(ranks[place][positive].sum()) - num_positive * (num_positive + 1) / 2
+    return over / num_pairs

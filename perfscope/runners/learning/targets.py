@@ -1,4 +1,4 @@
-"""What a run is to reach on the held-out set: `accuracy=0.9`, `loss=0.5`. No torch here."""
+"""What a run is to reach on the held-out set: `accuracy=0.9`, `auc=0.8`, `loss=0.5`. No torch here."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from perfscope.errors import UsageError
 
-ACCURACY, TOP5, LOSS, PERPLEXITY = "accuracy", "top5", "loss", "perplexity"
-METRICS = (ACCURACY, TOP5, LOSS, PERPLEXITY)
+ACCURACY, TOP5, AUC, LOSS, PERPLEXITY = "accuracy", "top5", "auc", "loss", "perplexity"
+METRICS = (ACCURACY, TOP5, AUC, LOSS, PERPLEXITY)
 FALLING = (LOSS, PERPLEXITY)  # reached from above
 
 

@@ -81,6 +81,21 @@ def sum_backward(x: torch.Tensor, group: Group) -> torch.Tensor:
     return _SumBackward.apply(x, group)
 
 
+def exchange_rows(x: torch.Tensor, sent: list[int], received: list[int], group: Group) -> torch.Tensor:
+    """Rows for other ranks against rows of other ranks, along dim 0.
+
+    Args:
+        x: (sum of `sent`, ...); the first sent[0] rows go to the first rank of the group.
+        sent: rows for each rank.
+        received: rows from each rank.
+        group: M ranks.
+
+    Returns:
+        (sum of `received`, ...). Forward and backward an all_to_all, with S = bytes of x and of the result.
+    """
+    return _ExchangeRows.apply(x, sent, received, group)
+
+
 def gather_parts(x: torch.Tensor, dim: int, group: Group) -> torch.Tensor:
     """The whole from the parts along `dim`, contiguous; one all_gather. Not differentiable."""
     if group.size == 1:
@@ -152,3 +167,22 @@ class _SumBackward(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
         return _sum(grad, ctx.group), None
+
+
+def _rows_exchanged(x: torch.Tensor, sent: list[int], received: list[int], group: Group) -> torch.Tensor:
+    result = x.new_empty((sum(received), *x.shape[1:]))
+    comm.all_to_all(result, x.contiguous(), group, splits=(received, sent))
+    return result
+
+
+class _ExchangeRows(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x: torch.Tensor, sent: list[int], received: list[int], group: Group
+    ) -> torch.Tensor:
+        ctx.sent, ctx.received, ctx.group = sent, received, group
+        return _rows_exchanged(x, sent, received, group)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
+        return _rows_exchanged(grad, ctx.received, ctx.sent, ctx.group), None, None, None

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from perfscope.runners.inputs import InputKind
 from perfscope.runners.models.alexnet import alexnet
+from perfscope.runners.models.dlrm import DlrmSize, dlrm
 from perfscope.runners.models.googlenet import googlenet
 from perfscope.runners.models.llama import LlamaSize, llama
 from perfscope.runners.models.resnet import resnet
@@ -30,6 +31,7 @@ class ModelInfo:
         input: kind of its samples.
         fill: appends its layers to a Stack, given the number of classes and the dropout probability.
         default_classes: classes where none are asked for; None: the same for all other models.
+        tables: rows of each embedding table, of models that take clicks.
     """
 
     name: str
@@ -40,6 +42,7 @@ class ModelInfo:
     input: InputKind = InputKind.IMAGE
     classic_classes: int = 1000
     default_classes: int | None = None
+    tables: tuple[int, ...] = ()
 
     @property
     def default_input(self) -> Shape | None:
@@ -155,6 +158,54 @@ _LANGUAGE = (
     ),
 )
 
+# Categories of the features of Criteo's Kaggle set, as in the published training of DLRM on it.
+_CRITEO = (
+    *(1460, 583, 10_131_227, 2_202_608, 305, 24, 12_517, 633, 3, 93_145, 5683, 8_351_593, 3194),
+    *(27, 14_992, 5_461_306, 10, 5652, 2173, 4, 7_046_547, 18, 15, 286_181, 105, 142_572),
+)
+
+
+def _clicks(name: str, summary: str, size: DlrmSize, num_dense: int, learning_rate: float) -> ModelInfo:
+    """A model of clicks, with one category per table."""
+    return ModelInfo(
+        name=name,
+        summary=summary,
+        classic_input=(num_dense + len(size.rows),),
+        learning_rate=learning_rate,
+        fill=dlrm(size),
+        input=InputKind.CLICKS,
+        classic_classes=2,
+        default_classes=2,
+        tables=size.rows,
+    )
+
+
+_CLICKS = (
+    _clicks(
+        "dlrm-nano",
+        "DLRM of 8 tables of 16 to 1,600 rows of width 16, and 8 dense features",
+        DlrmSize(rows=(64, 16, 32, 100, 200, 400, 800, 1600), width=16, bottom=(64,), top=(64, 32)),
+        num_dense=8,
+        learning_rate=0.5,
+    ),
+    _clicks(
+        "dlrm-small",
+        "DLRM on Criteo's 26 categorical features, tables of at most 20,000 rows: 3.8 M parameters",
+        DlrmSize(
+            rows=tuple(min(rows, 20_000) for rows in _CRITEO), width=16, bottom=(512, 256, 64), top=(512, 256)
+        ),
+        num_dense=13,
+        learning_rate=0.5,
+    ),
+    _clicks(
+        "dlrm-kaggle",
+        "DLRM as published for Criteo's Kaggle set: 540.7 M parameters, 540.2 M of them in 26 tables",
+        DlrmSize(rows=_CRITEO, width=16, bottom=(512, 256, 64), top=(512, 256)),
+        num_dense=13,
+        learning_rate=0.1,
+    ),
+)
+
 _MORE_IMAGES = (
     ModelInfo(
         name="vgg19",
@@ -261,4 +312,5 @@ MODELS: tuple[ModelInfo, ...] = (
     ),
     *_MORE_IMAGES,
     *_LANGUAGE,
+    *_CLICKS,
 )

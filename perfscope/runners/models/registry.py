@@ -47,6 +47,7 @@ def build_model(config: BenchConfig) -> nn.Sequential:
         raise BenchError(
             f"{info.name} takes {info.input} inputs: --input is {info.input.spelling}, not {size}"
         )
+    _check_clicks(config, info)
     target = torch.empty(0).device
     stack = Stack(config.input_shape)
     with torch.device("meta"):  # no memory, and no random numbers for weights that are replaced anyway
@@ -57,6 +58,19 @@ def build_model(config: BenchConfig) -> nn.Sequential:
         _draw_weights(stack.fan_ins, config.seed)
         _reset_norms(model)
     return model
+
+
+def _check_clicks(config: BenchConfig, info: ModelInfo) -> None:
+    num_tables = len(info.tables)
+    if num_tables and config.input_shape[0] <= num_tables:
+        raise BenchError(
+            f"{info.name} has {num_tables} categorical features, and needs a dense one beside them: "
+            f"use an --input of at least {num_tables + 1}"
+        )
+    if num_tables and config.num_classes != 2:
+        raise BenchError(
+            f"{info.name} has two classes, click or none: use --classes 2, not {config.num_classes}"
+        )
 
 
 def _draw_weights(fan_ins: Mapping[nn.Module, float], seed: int) -> None:

@@ -9,11 +9,12 @@ from math import prod
 import torch
 from torch import nn
 
+from perfscope.runners.models.dlrm import ClickFeatures, DotInteraction
 from perfscope.runners.models.llama import ExpertLinear
 from perfscope.runners.models.transformer import DotProductAttention, TiedHead
 
-ATTENTION, TIED, EXPERTS = "attention", "tied", "experts"
-_WITHOUT_PARAMS = (ATTENTION, TIED)
+ATTENTION, TIED, EXPERTS, INTERACTION = "attention", "tied", "experts", "interaction"
+_WITHOUT_PARAMS = (ATTENTION, TIED, INTERACTION)
 _NO_MEMORY = (nn.Identity, nn.Flatten, nn.Dropout)
 _KINDS: dict[type[nn.Module], str] = {
     nn.Conv2d: "conv",
@@ -25,6 +26,7 @@ _KINDS: dict[type[nn.Module], str] = {
     DotProductAttention: ATTENTION,
     TiedHead: TIED,
     ExpertLinear: EXPERTS,
+    DotInteraction: INTERACTION,
 }
 
 
@@ -34,10 +36,10 @@ class LayerShape:
 
     Attributes:
         name: qualified module path, e.g. `conv1` or `inception3a.branch2.conv2`.
-        kind: conv, linear, norm (over a batch), layer_norm (and RMSNorm), embedding, experts; attention and
-            tied (a head with the embedding's weights) have no parameters.
+        kind: conv, linear, norm (over a batch), layer_norm (and RMSNorm), embedding, experts; attention, tied
+            (a head with the embedding's weights) and interaction (dot products) have no parameters.
         block: index of the top-level child that holds it.
-        in_shape, out_shape: (C, H, W), (T, width), (F,), of experts (routed tokens, width).
+        in_shape, out_shape: (C, H, W), (T, width), (F,), of experts (routed tokens, width); of tables ().
         weight_shape: of the weight; (K, C, kh, kw), (K, F) or (C,), of experts (number, K, F); (0,) without.
         kv_size: of attention, elements of the keys, and as many of the values.
         has_bias: whether there is a bias of weight_shape[0] elements.
@@ -88,8 +90,8 @@ class ModelShape:
         layers: layers with parameters, in forward order.
         params: (name, shape) of every parameter, in the order of `model.named_parameters()`.
         blocks: names of the top-level children, in order.
-        products: operations without parameters of their own that multiply (attention, tied heads), in forward
-            order.
+        products: operations without parameters of their own that multiply (attention, tied heads, dot
+            products), in forward order.
         cuts: elements per sample that leave each top-level child (per block, in order).
         activations: elements per sample that leave the innermost modules; views and dropout do not count.
     """
@@ -180,7 +182,9 @@ def describe(model: nn.Sequential, input_shape: Sequence[int]) -> ModelShape:
 def example_input(model: nn.Module, input_shape: Sequence[int], num_samples: int = 1) -> torch.Tensor:
     """Zeros of the shape and dtype that a model takes, on its device."""
     first = next(model.parameters())
-    takes_tokens = any(isinstance(module, nn.Embedding) for module in model.modules())
+    modules = list(model.modules())
+    takes_rows = any(isinstance(module, ClickFeatures) for module in modules)
+    takes_tokens = not takes_rows and any(isinstance(module, nn.Embedding) for module in modules)
     dtype = torch.int64 if takes_tokens else first.dtype
     return torch.zeros(num_samples, *input_shape, device=first.device, dtype=dtype)
 
@@ -200,6 +204,7 @@ def _note(name: str, block: int, layers: list[LayerShape]) -> Callable[..., None
             EXPERTS: 2 * prod(weight_shape[1:]) * out_shape[0],
             # Two products of T x T for each head; what a causal mask leaves out counts, as is usual.
             ATTENTION: 4 * in_shape[-2] * prod(in_shape) if kind == ATTENTION else 0,
+            INTERACTION: 2 * in_shape[0] * prod(in_shape) if kind == INTERACTION else 0,
         }
         layers.append(
             LayerShape(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from torch import nn
 
 from perfscope.runners.config import BenchError
-from perfscope.runners.inputs import ALL_INPUTS
+from perfscope.runners.inputs import ALL_INPUTS, InputKind
 from perfscope.runners.job import Job
 from perfscope.runners.model_parallel.pairs import COLUMN, FUSED, ROW, PairSurgeon, roles
 from perfscope.runners.model_parallel.pieces import Pieces
@@ -37,7 +37,7 @@ class FcTensorParallel(SplitModel):
     volume = (
         "per pair 2(M-1)/M * b(|x_first| + |y_second|) e; for a single last layer (M-1)/M * b(2|y| + |x|) e"
     )
-    inputs = ALL_INPUTS
+    inputs = ALL_INPUTS - {InputKind.CLICKS}
     source = "Shoeybi et al. 2019, arXiv 1909.08053, section 3"
     axes = Axes(
         (Parallelism.MODEL,),

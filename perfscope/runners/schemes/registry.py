@@ -14,6 +14,7 @@ from perfscope.runners.schemes.dp_local import LocalSGD
 from perfscope.runners.schemes.dp_update import DistributedUpdate
 from perfscope.runners.schemes.easgd_server import EasgdAsync, EasgdAsyncMom, EasgdOriginal
 from perfscope.runners.schemes.easgd_sync import EasgdSync1, EasgdSync2, EasgdSync3, EasgdSyncAr
+from perfscope.runners.schemes.emb_tables import ColumnWise, RowWise, TableWise
 from perfscope.runners.schemes.hogwild import EasgdHogwild, HogwildSgd
 from perfscope.runners.schemes.hy_auto import Auto
 from perfscope.runners.schemes.hy_mp import ChannelData, FcTensorData, FilterData
@@ -41,6 +42,9 @@ SCHEMES: tuple[type[Scheme], ...] = (
     HSDP,
     LocalSGD,
     ContextParallel,
+    TableWise,
+    RowWise,
+    ColumnWise,
     GPipe,
     OneForwardOneBackward,
     Interleaved,

@@ -6,11 +6,13 @@ import math
 from typing import Any
 
 import pytest
+from msgspec import to_builtins
 from msgspec.structs import replace
 
 from perfscope.analysis.bench import BenchResult
 from perfscope.analysis.learning import LearningResult, efficiency_of, noise_scale, with_energy
 from perfscope.analysis.machine.results import Energy
+from perfscope.cli.bench.text import learning_lines
 from perfscope.reports.model import CurveChart
 from perfscope.reports.sections.learning import learning_section
 from perfscope.rundir.scheme_records import BenchRecord, NoiseNorms
@@ -66,6 +68,14 @@ def test_the_record_of_a_run_that_its_target_ended_predicts_the_calls_of_its_ste
     assert result is not None
     (call,) = result.calls
     assert call.predicted == call.recorded == 8  # four steps of two ranks, not eight
+
+
+def test_the_auc_of_two_classes_is_kept_with_the_best_and_drawn() -> None:
+    rows = [{**evaluation(step, 0.6), "auc": auc} for step, auc in ((2, 0.55), (4, 0.7))]
+    found = learning(evaluations=rows, best={"accuracy": 0.9, "loss": 0.3, "auc": 0.95})
+    assert [point.auc for point in found.points] == [0.55, 0.7] and found.best_auc == 0.95
+    assert learning().points[0].auc is None and learning().best_auc is None
+    assert "AUC 0.700 (the data allows 0.950)" in learning_lines(to_builtins(found))[0]
 
 
 def test_a_target_that_is_not_reached_is_missing_with_the_reason() -> None:
