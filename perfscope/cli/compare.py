@@ -284,6 +284,6 @@ def _print_and_write(
     from perfscope.reports.study.build import build_study_report
 
     report = build_study_report(study, started)
-    write_outputs(report, html_file, pdf_file, as_json=as_json, as_text=as_text)
+    write_outputs(report, "compare", html_file, pdf_file, as_json=as_json, as_text=as_text)
     if folder is not None:
         write_folder(report, folder, "compare")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from perfscope.cli.lazy_group import HELP
+from perfscope.cli.report import check_outputs, document_option, write_outputs
 from perfscope.errors import EXIT_USER, PerfscopeError, UsageError
 
 if TYPE_CHECKING:
@@ -56,8 +57,8 @@ class _History(click.Command):
     metavar="ID",
     help="The metric to follow [default: step_p10].",
 )
-@click.option("--html", "html_file", type=_PATH, metavar="FILE", help="Write HTML to FILE.")
-@click.option("--pdf", "pdf_file", type=_PATH, metavar="FILE", help="Write PDF to FILE.")
+@document_option("html", "history.html")
+@document_option("pdf", "history.pdf")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--text", "as_text", is_flag=True, help="Print the text report.")
 @click.option(
@@ -104,8 +105,6 @@ def command(
       perfscope history --metric throughput --json | jq '.series[0].changes'
       perfscope history --fail-on-change
     """
-    from perfscope.cli.report import check_outputs, write_outputs
-
     check_outputs(html_file, pdf_file)
     from perfscope.gate.config import load_settings
     from perfscope.gate.store import open_store
@@ -122,7 +121,7 @@ def command(
     histories = trends(store, metric, name=name, newest=newest)
     report = build_history_report(histories, str(path))
     is_text = as_text or not (html_file or pdf_file or as_json)
-    write_outputs(report, html_file, pdf_file, as_json=as_json, as_text=is_text)
+    write_outputs(report, "history", html_file, pdf_file, as_json=as_json, as_text=is_text)
     if fail_on_change:
         _fail(histories)
 

@@ -25,15 +25,44 @@ if TYPE_CHECKING:
 
 HTML_NAME, PDF_NAME = "report.html", "report.pdf"
 FOLDER_KINDS = ("html", "pdf", "json")  # of -o
+UNNAMED = Path("<unnamed>")  # of an option without a file; compare with `is`
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
-def file_options(stem: str) -> Callable[[_F], _F]:
-    """--html, --pdf, --json, and -o, which writes all three as `stem` with their endings."""
-    file = click.Path(path_type=Path)
+class OptionalFile(click.Path):
+    """The file of an option that may stand without one: a Path, or UNNAMED."""
+
+    def __init__(self) -> None:
+        super().__init__(path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return value if value is UNNAMED else super().convert(value, param, ctx)
+
+
+def document_option(kind: str, default: str) -> Callable[[_F], _F]:
+    """--html or --pdf; `default` says where the document goes without FILE.
+
+    What follows is no file where it looks like an option: `--html --pdf` writes both documents.
+    """
+    return click.option(
+        f"--{kind}",
+        f"{kind}_file",
+        type=OptionalFile(),
+        is_flag=False,
+        flag_value=UNNAMED,
+        metavar="[FILE]",
+        help=f"Write {kind.upper()} to FILE [default: {default}].",
+    )
+
+
+def file_options(stem: str, default_folder: str = "") -> Callable[[_F], _F]:
+    """--html, --pdf, --json, and -o, which writes all three as `stem` with their endings.
+
+    `default_folder`: where --html and --pdf without a file write, in words.
+    """
     options = (
-        click.option("--html", "html_file", type=file, metavar="FILE", help="Write HTML to FILE."),
-        click.option("--pdf", "pdf_file", type=file, metavar="FILE", help="Write PDF to FILE."),
+        document_option("html", f"{stem}.html{default_folder}"),
+        document_option("pdf", f"{stem}.pdf{default_folder}"),
         click.option("--json", "as_json", is_flag=True, help="Print JSON."),
         click.option(
             "-o",
@@ -64,7 +93,7 @@ def file_options(stem: str) -> Callable[[_F], _F]:
     context_settings=HELP,
 )
 @click.argument("sources", type=click.Path(path_type=Path), nargs=-1, metavar="[RUN | TRACE...]")
-@file_options("report")
+@file_options("report", " in RUN")
 @click.option("--text", "as_text", is_flag=True, help="Print the whole text report.")
 @click.option("--full", is_flag=True, help="Print the whole text report instead of its summary.")
 @click.option(
@@ -100,8 +129,9 @@ def command(
 
     Without options a summary goes to the terminal (--full: the whole text), report.html and report.pdf into
     the run, or with -o into DIR. --html, --pdf, --json, --text and --section make only what they name; they
-    combine. With --json the text goes to stderr, so that stdout stays JSON. TRACE is a trace file, or a
-    directory of them, as `perfscope import` takes them; of traces nothing is kept but what options name.
+    combine. --html and --pdf take the next word as FILE unless it begins with "-". With --json the text goes
+    to stderr, so that stdout stays JSON. TRACE is a trace file, or a directory of them, as `perfscope import`
+    takes them; of traces nothing is kept but what options name.
 
     \b
     Examples:
@@ -112,8 +142,8 @@ def command(
       perfscope report trace_rank*.json.gz --html traces.html
       mpiexec -n 9 perfscope report my-run --engine mpi
     """
-    check_outputs(html_file, pdf_file)
     of_traces = are_traces(sources)
+    check_outputs(html_file, pdf_file, of_traces=of_traces)
     if of_traces:
         run_dir = ingested = import_for_now(sources, engine)
     else:
@@ -132,7 +162,7 @@ def command(
         is_whole = as_text or full
         render = _whole_text if is_whole else summary_text
         print_text(partial(render, report), width, err=as_json, paged=pager and is_whole)
-    write_files(report, html_file, pdf_file)
+    write_files(report, html_file, pdf_file, run_dir=run_dir)
     if folder is not None:
         write_folder(report, folder, "report")
     elif not chosen and of_traces:
@@ -144,12 +174,19 @@ def command(
         _write_into_run(report, run_dir)
 
 
-def check_outputs(html_file: Path | None, pdf_file: Path | None) -> None:
-    """Refuses output files before any work is done. Raises UsageError."""
+def check_outputs(html_file: Path | None, pdf_file: Path | None, *, of_traces: bool = False) -> None:
+    """Refuses output files before any work is done. Raises UsageError.
+
+    `of_traces`: no run is kept that a document without a name could go into.
+    """
     for option, path in (("--html", html_file), ("--pdf", pdf_file)):
+        if path is UNNAMED and of_traces:
+            raise UsageError(f"{option} needs a FILE for traces, because no run is kept")
         if path == Path("-"):
             raise UsageError(f"{option} cannot write to stdout; name a file")
-    if html_file is not None and pdf_file is not None and html_file.resolve() == pdf_file.resolve():
+    if html_file is None or pdf_file is None or UNNAMED in (html_file, pdf_file):
+        return
+    if html_file.resolve() == pdf_file.resolve():
         raise UsageError(f"--html and --pdf both name {html_file}; give them two files")
 
 
@@ -257,24 +294,40 @@ def make_report(path: Path, engine: Engine = UNSTATED) -> Report:
 
 
 def write_outputs(
-    report: Report, html_file: Path | None, pdf_file: Path | None, *, as_json: bool, as_text: bool
+    report: Report, stem: str, html_file: Path | None, pdf_file: Path | None, *, as_json: bool, as_text: bool
 ) -> None:
-    """JSON and text on the streams, HTML and PDF into files, with a line that says where they are."""
+    """JSON and text on the streams, HTML and PDF into files, with a line that says where they are.
+
+    `stem`: of files without a name, which go into the current directory.
+    """
     if as_json:
         print_json(report.document)
     if as_text:
         print_text(partial(_whole_text, report), err=as_json)
-    write_files(report, html_file, pdf_file)
+    write_files(report, html_file, pdf_file, stem=stem)
 
 
-def write_files(report: Report, html_file: Path | None, pdf_file: Path | None) -> None:
-    """HTML and PDF into files, with a line that says where they are."""
+def write_files(
+    report: Report,
+    html_file: Path | None,
+    pdf_file: Path | None,
+    *,
+    stem: str = "report",
+    run_dir: Path | None = None,
+) -> None:
+    """HTML and PDF into files, with a line that says where they are.
+
+    UNNAMED is `stem` with its ending, in the run directory, or in the current one where there is none.
+    """
     from perfscope.api.documents import write_document
 
     for kind, file in (("html", html_file), ("pdf", pdf_file)):
-        if file is not None:
-            write_document(report, kind, file)
-            click.echo(f"perfscope: {kind.upper()} report in {file}", err=True)
+        if file is None:
+            continue
+        is_unnamed = file is UNNAMED
+        target = (run_dir or Path()) / f"{stem}.{kind}" if is_unnamed else file
+        write_document(report, kind, target, in_run=is_unnamed and run_dir is not None)
+        click.echo(f"perfscope: {kind.upper()} report in {target}", err=True)
 
 
 def write_folder(report: Report, folder: Path, stem: str) -> None:

@@ -112,6 +112,32 @@ def test_options_combine(run: Path, tmp_path: Path) -> None:
     assert not (run / "report.html").exists()
 
 
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        (("RUN", "--html", "--pdf"), ["report.html", "report.pdf"]),
+        (("--pdf", "--html", "--", "RUN"), ["report.html", "report.pdf"]),
+        (("--html", "--json", "RUN"), ["report.html"]),
+        (("RUN", "--json", "--pdf"), ["report.pdf"]),
+    ],
+)
+def test_a_document_without_a_file_goes_into_the_run(
+    run: Path, tmp_path: Path, words: tuple[str, ...], names: list[str]
+) -> None:
+    done = perfscope("report", *(run if word == "RUN" else word for word in words), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert [name for name in ("report.html", "report.pdf") if (run / name).exists()] == names
+    assert list(tmp_path.glob("-*")) == []
+
+
+def test_a_document_of_traces_needs_a_file(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.json"
+    trace.write_text('{"traceEvents": []}')
+    done = perfscope("report", trace, trace, "--html", "--json", cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert "--html needs a FILE" in done.stderr
+
+
 @pytest.mark.parametrize("what", ["--text", "--json", None])
 @pytest.mark.parametrize(
     ("redirect", "reason"), [(">/dev/full", "No space left on device"), (">&-", "it is closed")]
