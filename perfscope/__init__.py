@@ -1,7 +1,7 @@
 """perfscope: where a distributed training step goes, and why it does not scale.
 
-`perfscope.step` is for a training; `perfscope.open`, `perfscope.compare` and `perfscope.load_traces`
-read what was recorded (docs/api.md).
+`perfscope.step` and `perfscope.phase` are for a training; `perfscope.open`, `perfscope.compare` and
+`perfscope.load_traces` read what was recorded (docs/api.md).
 
 Importing this package is cheap: neither torch nor numpy, pyarrow or matplotlib is loaded
 until a command needs it (tests/unit/test_architecture.py).
@@ -12,12 +12,14 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
+from perfscope.phase_marks import phase
+
 if TYPE_CHECKING:
     from perfscope.api import Run, Study, compare, load_traces
     from perfscope.api import open_run as open
 
 __version__ = "0.1.0"
-__all__ = ["Run", "Study", "__version__", "compare", "load_traces", "open", "step"]
+__all__ = ["Run", "Study", "__version__", "compare", "load_traces", "open", "phase", "step"]
 
 
 def __getattr__(name: str) -> Any:

@@ -15,7 +15,7 @@ _SPEED = (
     *("throughput_tokens_per_s", "tokens_per_step"),
 )
 _OF_STEPS = (
-    *("step_ns", "overhead_ratio", "whole_run", "page_faults", *_SPEED),
+    *("step_ns", "overhead_ratio", "whole_run", "phases", "page_faults", *_SPEED),
     *("machine", "findings", "bench", "remarks", "traced_ratio", "unlike_windows", "self_checks", *_CAUSES),
 )
 _OF_WINDOWS = (
@@ -60,6 +60,8 @@ def affected_by(path: str) -> Affected:
     file, name = f"{RANKS}.{rank}", parts[2]
     if name == layout.STEPS_JSONL:
         return Affected(paths=(file, *_OF_STEPS), text=files.STEPS)
+    if name == layout.PHASES_JSONL:
+        return Affected(paths=("phases",), text=files.PHASES)
     if name == layout.LAYERS_JSON:
         of_layers = ("layers", "communication", "process_groups", f"{file}.communication")
         return Affected(paths=(*of_layers, "machine", "findings", *_CAUSES), text=files.LAYERS)

@@ -29,6 +29,7 @@ from perfscope.analysis.kernels.streams import STREAM_COLUMNS, StreamRecord, que
 from perfscope.analysis.layers import LAYER_COLUMNS, LayerRecord, ModelFacts, RankLayers
 from perfscope.analysis.mainline import LineRecord
 from perfscope.analysis.missing import Missing, missing_figure
+from perfscope.analysis.phases import PhaseKey, RankPhase, rank_phases
 from perfscope.analysis.pipeline.record import PipelineRecord
 from perfscope.analysis.recompute import recomputed_ns
 from perfscope.analysis.results import DeviceBreakdown, RankResult
@@ -107,6 +108,7 @@ class RankRead(Struct, frozen=True, kw_only=True):
     steps: RankSteps
     times: RankStepTimes
     parts: StepParts
+    phases: Mapping[PhaseKey, RankPhase] = {}
 
 
 class RankPart(Struct, kw_only=True):
@@ -183,7 +185,8 @@ def _read_rank(task: RankTask, rank: int, part: RankPart) -> RankRead:
     _add_work(source, task.unlike.get(rank, ()), layers)
     layers.finish(traces.layers, rank)
     part.parameters = part.parameters or layers.model.shapes
-    return _rank_read(rank, record, windows, table, traced, ahead=task.ahead)
+    read = _rank_read(rank, record, windows, table, traced, ahead=task.ahead)
+    return replace(read, phases=rank_phases(rank, source.phases(rank), table))
 
 
 def _rank_read(

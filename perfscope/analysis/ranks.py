@@ -17,6 +17,7 @@ from perfscope.analysis.affected import OF_TRAINING
 from perfscope.analysis.buckets import LayerParams
 from perfscope.analysis.machine.thread_states import ThreadStates
 from perfscope.analysis.missing import Missing, missing_figure
+from perfscope.analysis.phases import PhaseKey, RankPhase
 from perfscope.analysis.rank_facts import runs_ahead
 from perfscope.analysis.rank_part import (
     Progress,
@@ -53,6 +54,7 @@ class RankFiles(Struct, frozen=True, kw_only=True):
         steps: by rank, of the always-on probe.
         times: by rank, the same steps' times on the wall clock.
         parts: by rank, what the same steps hold.
+        phases: by rank, times by the names that the program marks.
         parameters: layers of the model with their parameters' sizes, in order of registration.
         traces: every traced window.
         states: by rank, what its main thread was seen to sleep in; from the hosts' samples.
@@ -73,6 +75,7 @@ class RankFiles(Struct, frozen=True, kw_only=True):
     num_windows: int
     num_unmarked: int
     states: Mapping[int, ThreadStates] = {}
+    phases: Mapping[int, Mapping[PhaseKey, RankPhase]] = {}
 
     @property
     def hosts(self) -> dict[int, str]:
@@ -118,6 +121,7 @@ def read_ranks(
         steps={number: rank.steps for number, rank in read.items()},
         times={number: rank.times for number, rank in read.items()},
         parts={number: rank.parts for number, rank in read.items()},
+        phases={number: rank.phases for number, rank in read.items()},
         parameters=part.parameters,
         traces=part.traces,
         missing=tuple(part.missing),

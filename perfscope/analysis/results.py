@@ -23,6 +23,7 @@ from perfscope.analysis.intervals import Int64
 from perfscope.analysis.kernels.results import Kernels, StreamQueue
 from perfscope.analysis.machine.results import MachineAnalysis
 from perfscope.analysis.missing import Missing
+from perfscope.analysis.phases import PhaseResult
 from perfscope.analysis.pipeline.results import Pipeline
 from perfscope.analysis.progress import GroupProgress
 from perfscope.analysis.self_check_results import SelfCheck
@@ -433,6 +434,7 @@ class RunAnalysis(Struct, frozen=True, kw_only=True):
     machine: MachineAnalysis | None = None  # None: nothing of the machine was recorded
     bench: BenchResult | None = None  # None: not a run of `perfscope bench`
     page_faults: tuple[RankFaults, ...] = ()  # of ranks whose probe counts them
+    phases: tuple[PhaseResult, ...] = ()  # by name; each before those that are nested in it
     whole_run: WholeRun | None = None  # account of the run's wall time; None: `missing` has the reason
     efficiency: Efficiency | None = None  # None: `missing` has the reason
     what_ifs: tuple[WhatIf, ...] = ()  # largest gain first

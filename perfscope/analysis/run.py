@@ -61,6 +61,7 @@ from perfscope.analysis.missing_reasons import (
     without_windows,
 )
 from perfscope.analysis.page_faults import page_faults
+from perfscope.analysis.phases import phases_of
 from perfscope.analysis.pipeline.analyze import analyze_pipeline
 from perfscope.analysis.pipeline.results import Pipeline
 from perfscope.analysis.progress import progress_of
@@ -349,6 +350,7 @@ def _analysis(source: RunSource, figures: _Figures) -> RunAnalysis:
         bench=_with_energy(figures.bench, figures.machine),
         whole_run=figures.whole_run,
         page_faults=figures.faults,
+        phases=phases_of(ranks.phases, {rank.rank: rank.num_steps for rank in ranks.results}),
         efficiency=why.efficiency,
         what_ifs=why.what_ifs.what_ifs,
         replay=why.what_ifs.check,

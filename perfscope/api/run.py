@@ -102,8 +102,8 @@ class Run:
     """A recorded or imported run. Nothing is computed before it is asked for, and nothing twice.
 
     The tables are ``steps``, ``ranks``, ``layers``, ``rank_layers``, ``operators``, ``kernels``,
-    ``collectives``, ``calls``, ``arrivals``, ``axes``, ``layer_axes``, ``findings``, ``what_ifs``,
-    ``missing``, ``samples``, ``roofline`` and ``timeline``; docs/tables.md lists their
+    ``collectives``, ``calls``, ``arrivals``, ``axes``, ``layer_axes``, ``phases``, ``findings``,
+    ``what_ifs``, ``missing``, ``samples``, ``roofline`` and ``timeline``; docs/tables.md lists their
     columns. All but the last are also properties that give a pandas frame.
 
     Args:

@@ -326,7 +326,28 @@ ROOFLINE = TableSpec(
         for point in roofline.points
     ),
 )
+PHASES = TableSpec(
+    "phases",
+    "phase on a rank",
+    (
+        Column(
+            "path", "text", "names of nested phases with ` / ` between", lambda row: " / ".join(row[0].path)
+        ),
+        Column("name", "text", "of the innermost", lambda row: row[0].name),
+        Column("source", "text", "who marked it", lambda row: row[0].source),
+        Column("training_thread", "bool", "in the thread that trains", lambda row: row[0].is_training_thread),
+        Column("rank", "int", "global rank", lambda row: row[1].rank),
+        Column("count", "int", "how often it began", lambda row: row[1].count),
+        Column("ns", "int", "time in it, nested phases included", lambda row: row[1].ns),
+        Column("own_ns", "int", "without nested phases", lambda row: row[1].own_ns),
+        Column("before_ns", "int", "before the first step", lambda row: row[1].before_ns),
+        Column("in_steps_ns", "int", "in steps", lambda row: row[1].in_steps_ns),
+        Column("num_steps", "int", "steps that hold some of it", lambda row: row[1].num_steps),
+        Column("is_open", "bool", "not ended when the record ends", lambda row: row[1].is_open),
+    ),
+    lambda analysis: ((phase, of_rank) for phase in analysis.phases for of_rank in phase.ranks),
+)
 SPECS = (
     *(RANKS, LAYERS, RANK_LAYERS, OPERATORS, KERNELS, COLLECTIVES, CALLS, ARRIVALS, AXES, LAYER_AXES),
-    *(FINDINGS, WHAT_IFS, MISSING, COUNTERS, ROOFLINE),
+    *(PHASES, FINDINGS, WHAT_IFS, MISSING, COUNTERS, ROOFLINE),
 )

@@ -241,6 +241,7 @@ _EXACT = {
 _PREFIXES = (
     (layout.MARK_LAYER, HostClass.LAYER),
     (layout.MARK_STEP, HostClass.STEP),
+    (layout.MARK_PHASE, HostClass.ANNOTATION),
     (layout.MARK_GROUP, HostClass.GROUP),
     (layout.MARK_SOURCE, HostClass.SOURCE),
     ("ProfilerStep#", HostClass.PROFILER_STEP),

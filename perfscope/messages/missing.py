@@ -53,6 +53,7 @@ _WHAT = {
     Figure.STEPS_LEFT_OUT: "{count} of the steps in window {window} of rank {rank}",
     Figure.LATER_STEPS: "the later steps of {ranks:ranks}",
     Figure.OTHER_THREADS: "steps of other threads",
+    Figure.PHASES: "phases by name",
     Figure.THROUGHPUT: "throughput",
     Figure.INPUT_WAIT: "input wait",
     Figure.COMPUTATION: "what the ranks compute",

@@ -17,6 +17,7 @@ from typing import Any, Dict, Optional, Tuple
 
 from ..vocabulary.run_parts import RunPart
 from .marks import Marks
+from .phases import Phases
 from .usage import COLUMNS as USAGE_COLUMNS
 from .usage import Usage, between
 
@@ -61,11 +62,15 @@ class _Stretch:
 class Activities:
     """One process's. Everything but garbage collection is called in the thread that trains.
 
+    Args:
+        phases: whose time is cut where steps are; None: there are none.
+
     Attributes:
         marks: says on disk that these go on.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, phases: Optional[Phases] = None) -> None:
+        self._phases = phases
         self.marks = Marks()
         self._usage = Usage()
         self._watching = False
@@ -171,13 +176,17 @@ class Activities:
 
     # -- readings ---------------------------------------------------------------------------------------
 
-    def times(self) -> Tuple[int, ...]:
-        """By kind, up to now."""
+    def updated(self) -> Tuple[int, ...]:
+        """Times by kind, up to now: a step's work is done, and it may be the last."""
+        if self._phases is not None:
+            self._phases.suppose_end(_clock())
         return tuple(self._ns)
 
     def read(self) -> Reading:
         """At a step boundary."""
         times = tuple(self._ns)
+        if self._phases is not None:
+            self._phases.cut(_clock())
         if self.first is None:
             self.first = times
         return times, self._usage.read()
@@ -223,7 +232,7 @@ class StepReadings:
     def updated(self) -> None:
         """The step's work is done, should no other follow."""
         if self._activities is not None:
-            self._updated = self._activities.times()
+            self._updated = self._activities.updated()
 
     def ended(self, *, supposed: bool, last: bool = False) -> Tuple[Optional[int], ...]:
         """The step under way has ended: what was done and used in it, by COLUMNS.
@@ -232,9 +241,10 @@ class StepReadings:
             supposed: where it was supposed to end; else it ends now.
             last: none follows; it ended at its update, and what was used until then is not known.
         """
-        end = self._end if supposed else self._read()
         if last and not supposed:
             end = None if self._updated is None else (self._updated, None)
+        else:
+            end = self._end if supposed else self._read()
         first, self._first = self._first, self._next if supposed else end
         if first is None or end is None:
             return UNKNOWN

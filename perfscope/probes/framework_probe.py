@@ -173,7 +173,10 @@ class FrameworkProbe:
             return recorder
         process = self.process
         self.windows = Windows(
-            recorder, process.config, None, None, None, calls=process.calls, counters=process.counters
+            *(recorder, process.config, None, None, None),
+            calls=process.calls,
+            counters=process.counters,
+            phases=process.phases,
         )
         process.on_finish(self.finish)
         self.opened(recorder)
@@ -220,6 +223,11 @@ class FrameworkProbe:
     @property
     def in_window(self) -> bool:
         return self.windows is not None and self.windows.active >= 0
+
+    @property
+    def thread_ident(self) -> int:
+        """Of the thread that trains."""
+        return self._thread.ident
 
     @property
     def on_training_thread(self) -> bool:

@@ -24,6 +24,7 @@ from .calls import CallLog
 from .files import say
 from .guard import Guard
 from .layer_counters import LayerCounters
+from .phases import Phases
 from .ranks import Identity, identify
 from .recorder import Recorder
 from .usage import process_started
@@ -36,6 +37,7 @@ def current() -> "Process":
     """This process, made at the first call."""
     config = json.loads(os.environ.get(layout.ENV_CONFIG) or "{}")
     process = Process(os.environ[layout.ENV_RUN_DIR], config)
+    process.activities.watch()  # from here on, whenever it proves to train
     os.register_at_fork(after_in_child=process.reset)
     return process
 
@@ -52,6 +54,7 @@ class Process:
         owner: name of the framework that cuts the steps, "" until one does.
         calls: records communication while a window is open, where the framework's trace does not.
         counters: counts what layers do to the processor while a window is open.
+        phases: what the program and its frameworks mark by name.
         activities: what its training thread does besides training.
         lenders: probes (FrameworkProbe) that lend their profiler to steps marked by the program.
         cutter: the probe (FrameworkProbe) that cuts the steps; None: none does yet.
@@ -63,7 +66,8 @@ class Process:
         self._identities: List[Callable[[], Optional[Identity]]] = []
         self._resets: List[Callable[[], None]] = []
         self.counters = LayerCounters()
-        self.activities = Activities()
+        self.phases = Phases(self._training_thread, self.missing, self._phase_fault)
+        self.activities = Activities(self.phases)
         self.lenders: List[Any] = []
         self._start_afresh()
 
@@ -88,6 +92,7 @@ class Process:
             self.recorder.close()
         self.counters.abandon()
         self.activities.reset()
+        self.phases.reset()
         self._start_afresh()
         for reset in self._resets:
             reset()
@@ -134,7 +139,7 @@ class Process:
         self.recorder = recorder
         self.guard.connect(functools.partial(recorder.append, layout.ERRORS_JSONL))
         recorder.anchor()
-        self.activities.watch()
+        self.phases.open(recorder)
         self.activities.marks.open(recorder, self.config.get("hang_after_s"))
         recorder.save_meta(life={"started_ns": process_started()})
         try:
@@ -174,6 +179,13 @@ class Process:
                 entries.append({"figure": figure.value, "what": what, "reason": reason})
             elif is_update:
                 existing["reason"] = reason
+
+    def _phase_fault(self, where: str, error: Exception) -> bool:
+        return self.guard.fault(where, error) or self.broken
+
+    def _training_thread(self) -> Optional[int]:
+        """Its identifier; None: nothing has trained yet."""
+        return None if self.cutter is None else self.cutter.thread_ident
 
     def _identify(self) -> Identity:
         for ask in self._identities:
@@ -217,5 +229,6 @@ class Process:
             facts.update(self._told_by(finish))
         now = _clock()
         self.activities.trains(now)
+        self.phases.finish(now)
         life = dict(recorder.meta["life"], ended_ns=now, **self.activities.facts())
         recorder.finish(**dict(facts, life=life))

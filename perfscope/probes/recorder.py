@@ -127,8 +127,12 @@ class Recorder:
 
     def append(self, name: str, record: Dict[str, Any]) -> None:
         """Append one JSON line to the rank's file `name`."""
+        self.extend(name, [record])
+
+    def extend(self, name: str, records: List[Dict[str, Any]]) -> None:
+        """Append JSON lines to the rank's file `name`, in one write."""
         try:
-            self._file(name).write(_encoded(record))
+            self._file(name).write(b"".join(_encoded(record) for record in records))
             if self.meta["finished"]:
                 self.save_meta()  # what comes after the end is sealed as well
         except OSError as error:

@@ -20,6 +20,7 @@ from ..vocabulary.notes import NoteKind
 from .calls import CallLog
 from .files import Shield, check_descriptors, check_process_name
 from .layer_counters import LayerCounters
+from .phases import Phases
 from .recorder import Recorder
 
 POLL_INTERVAL_NS = 50_000_000
@@ -76,6 +77,7 @@ class Windows:
         calls: records what probes time themselves while a window is open.
         counters: reads the training thread's counters while torch's profiler traces a window, where
             `layer_counters` of PERFSCOPE_CONFIG asks for it.
+        phases: are marked in the trace.
         abandon: stops the profiler and throws the trace away: there is no place for it.
     """
 
@@ -90,11 +92,13 @@ class Windows:
         suffix: str = layout.KINETO,
         calls: Optional[CallLog] = None,
         counters: Optional[LayerCounters] = None,
+        phases: Optional[Phases] = None,
         abandon: Optional[Callable[[], None]] = None,
     ) -> None:
         self._recorder = recorder
         self.trace_by(start, stop, new_mark, suffix, abandon)
         self._calls = calls
+        self._phases = phases
         self._counters = counters if config.get("layer_counters") else None
         self._per_window = max(1, int(config.get("steps_per_window", RUN.steps_per_window)))
         wanted = int(config.get("windows", RUN.windows)) if config.get("trace", True) else 0
@@ -161,6 +165,8 @@ class Windows:
             "start_ns": now,
             "start_cost_ns": now - began,
         }
+        if self._phases is not None:
+            self._phases.window_opens(self._new_mark)
         self._open_step(step)
         return True
 
@@ -215,6 +221,8 @@ class Windows:
             is_complete: the step under way has ended; else it is none of the window's.
         """
         self._close_step(is_complete)
+        if self._phases is not None:
+            self._phases.window_closes()
         info, window, self.active = self._info, self.active, -1
         info["end_ns"] = began = time.monotonic_ns()
         empty = not is_complete and not info["num_steps"]
@@ -287,6 +295,8 @@ class Windows:
         self._mark = self._step = None
         self._info = {}
         self._next_step = None
+        if self._phases is not None:
+            self._phases.window_closes()
         self._forget_readings()
 
     def settle(self) -> None:

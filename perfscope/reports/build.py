@@ -32,6 +32,7 @@ from perfscope.reports.sections.layer_names import layer_names
 from perfscope.reports.sections.layers import layers_section
 from perfscope.reports.sections.learning import learning_section
 from perfscope.reports.sections.machine import machine_figures, machine_notices, machine_section
+from perfscope.reports.sections.phases import phases_section
 from perfscope.reports.sections.pipeline import pipeline_section
 from perfscope.reports.sections.progress import progress_section, progress_verdict
 from perfscope.reports.sections.roofline import roofline_section
@@ -74,6 +75,7 @@ def build_report(analysis: RunAnalysis, timeline: TimelineExtract | None) -> Rep
         findings_section(analysis),
         hangs_section(analysis),
         whole_run_section(analysis),
+        phases_section(analysis),
         scheme_section(analysis),
         learning_section(analysis),
         breakdown_section(usual),

@@ -22,6 +22,7 @@ need not be installed), so nothing here may import perfscope by that name.
     <run>/ranks/<rank>/rank.json         one rank: pid, host, framework, groups, clock anchors
     <run>/ranks/<rank>/steps.jsonl       one line per step, append-only
     <run>/ranks/<rank>/marks.jsonl       what the rank does while it makes no step (probes/marks.py)
+    <run>/ranks/<rank>/phases.jsonl      time of phases by name, append-only (phase_records.py)
     <run>/ranks/<rank>/bench.json        a bench run's losses, calls and interface counters
     <run>/ranks/<rank>/layers.json       module names, types, parameter counts
     <run>/ranks/<rank>/windows.jsonl     one line per traced window
@@ -60,6 +61,7 @@ RANKS = "ranks"
 RANK_JSON = "rank.json"
 STEPS_JSONL = "steps.jsonl"
 MARKS_JSONL = "marks.jsonl"
+PHASES_JSONL = "phases.jsonl"
 LAYERS_JSON = "layers.json"
 BENCH_JSON = "bench.json"
 WINDOWS_JSONL = "windows.jsonl"
@@ -73,6 +75,7 @@ INGEST = "ingest"
 # "perfscope.step:12" spans step 12; "perfscope.layer:features.3.conv" spans one forward call.
 MARK_STEP = "perfscope.step:"
 MARK_LAYER = "perfscope.layer:"
+MARK_PHASE = "perfscope.phase:"  # + name of a phase (probes/phases.py)
 MARK_INPUT = "perfscope.input"
 MARK_CLOSURE = "perfscope.closure"  # forward and backward that an optimizer's step calls
 # + work of a pipeline as torch writes it: stage, F (forward), B (backward), I (gradients of inputs only) or

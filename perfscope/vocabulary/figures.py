@@ -33,6 +33,7 @@ class Figure(str, Enum):
     STEPS_LEFT_OUT = "steps_left_out"
     LATER_STEPS = "later_steps"
     OTHER_THREADS = "other_threads"
+    PHASES = "phases"
     THROUGHPUT = "throughput"
     INPUT_WAIT = "input_wait"
     COMPUTATION = "computation"

@@ -53,7 +53,8 @@ ARROWS: dict[str, set[str]] = {
     },
     "api": {"rundir", "ingest", "analysis", "messages", "reports", "engines"},
     "__main__": {"cli", "no_pandas"},
-    "__init__": {"api"},  # on first use
+    "phase_marks": set(),
+    "__init__": {"phase_marks", "api"},  # the latter on first use
 }
 LEAVES = {
     "errors",
@@ -74,7 +75,7 @@ SHARED = (
     "rundir/last_word.py",
 )  # loaded by ranks, too
 ASKED = "checkout/module_origins.py"  # run by whatever Python the user's command has
-STDLIB_ONLY = ("probes", "vocabulary", *SHARED, ASKED, "__init__.py")
+STDLIB_ONLY = ("probes", "vocabulary", *SHARED, ASKED, "phase_marks.py", "__init__.py")
 
 
 def sources() -> list[Path]:

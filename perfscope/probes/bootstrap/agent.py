@@ -28,9 +28,14 @@ _FRAMEWORKS = {
     "horovod.tensorflow": "horovod.probe",
     "horovod.mxnet": "horovod.probe",
     "mpi4py.MPI": "mpi.probe",
+    "lightning.pytorch.profilers.profiler": "hooks.lightning",
+    "pytorch_lightning.profilers.profiler": "hooks.lightning",
+    "transformers.trainer": "hooks.transformers",
+    "nvtx.nvtx": "hooks.nvtx",
 }
 
-_failed: "list[Exception]" = []  # of `step`: it would fail every time
+_failed: "list[Exception]" = []  # of `step` and `phases`: they would fail every time
+_phases: "list[Any]" = []
 
 
 def step(samples: "Any" = None) -> None:
@@ -44,6 +49,20 @@ def step(samples: "Any" = None) -> None:
     except Exception as error:  # noqa: BLE001 - a fault of ours must not reach the training
         _failed.append(error)
         _note_boot_error(error)
+
+
+def phases() -> "Any":
+    """What `perfscope.phase()` marks with: probes.phases.Phases of this process; None: it cannot be had."""
+    if not _phases and not _failed:
+        try:
+            import importlib
+
+            process = importlib.import_module(_load_room() + ".process").current()
+            _phases.append(process.phases)
+        except Exception as error:  # noqa: BLE001 - a fault of ours must not reach the training
+            _failed.append(error)
+            _note_boot_error(error)
+    return _phases[0] if _phases else None
 
 
 def start() -> None:

@@ -3,9 +3,8 @@
 Always on: global optimizer hooks, the first root forward after an update, backward, data loader, process
 group (wraps.py). In windows only: torch's profiler and one mark per layer call.
 
-Never used: full backward hooks (they break in-place activations and cost 18-44 % of a step).
-Every entry from training into this file goes through `guarded` or its own try: after three faults
-the probe takes its hooks out and stays silent.
+Never used: full backward hooks (they break in-place activations, cost 18-44 % of a step). Every entry from
+training into this file is `guarded`: after three faults the probe takes its hooks out and stays silent.
 
 Where the program marks its steps itself (`perfscope.step()`), this probe finds the models, marks their layers
 in the windows and lends its profiler; no step is cut here.
@@ -28,7 +27,7 @@ from ..own_steps import NAME as MARKED_BY_PROGRAM
 from ..process import Process, current
 from ..recorder import Recorder
 from ..steps import Step, StepTracker
-from . import besides, by_hand
+from . import besides, by_hand, ranges
 from . import describe as torch_describe
 from .batches import Batches, is_trial
 from .call_marks import CallMarks
@@ -117,6 +116,7 @@ class TorchProbe(FrameworkProbe):
         wrap_backward(self, torch)
         wrap_loader(self)
         besides.wrap_saving(self)
+        ranges.watch(self.process.phases, torch)
         wrap_scaler(self)
         self.batches.install(torch)
         if torch.distributed.is_available():

@@ -31,7 +31,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def times(activities: Activities) -> dict[str, int]:
-    return {name: value for name, value in zip(COLUMNS, activities.times(), strict=False) if value}
+    return {name: value for name, value in zip(COLUMNS, activities.updated(), strict=False) if value}
 
 
 def test_a_stretch_ends_one_call_after_its_last(clock: Clock) -> None:
@@ -133,7 +133,7 @@ def test_a_collection_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     gc.collect()
     callbacks[0]("start", {})
     callbacks[0]("stop", {})
-    assert activities.times()[COLUMNS.index("gc_ns")] > 0
+    assert activities.updated()[COLUMNS.index("gc_ns")] > 0
 
 
 def test_columns_of_a_step_are_those_of_the_activities() -> None:
