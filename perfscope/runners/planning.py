@@ -42,7 +42,13 @@ def plan(config: BenchConfig, *, writes: bool = True) -> Job:
             f"make the product of its axes equal to the number of ranks"
         )
     scheme.check_mesh(mesh)
-    scheme.check_input(config.model, find_model(config.model).input)
+    info = find_model(config.model)
+    scheme.check_input(info.name, info.input)
+    if scheme.cuts_layers and not info.divisible:
+        raise BenchError(
+            f"{scheme.name} cannot divide the layers of {info.name}; use dp.*, pp.* or another scheme of "
+            f"whole layers"
+        )
     _check_batch(config, scheme.num_parts(mesh))
     if config.backend not in ("auto", *scheme.backends):
         fits = " or ".join(scheme.backends)

@@ -22,6 +22,8 @@ from perfscope.runners.models.catalogue import MODELS, ModelInfo
 from perfscope.runners.models.registry import find_model
 from perfscope.runners.models.stack import Stack
 from perfscope.runners.models.transformer import GptSize, gpt
+from perfscope.runners.models.vit import VitSize
+from perfscope.runners.models.vit import vit as vision
 from perfscope.runners.planning import plan
 from perfscope.runners.schemes.registry import find_scheme
 from perfscope.runners.train import train
@@ -94,7 +96,10 @@ def add_branchy() -> None:
     """Makes the tests' own models known in this process, one of the ranks."""
     info = ModelInfo(name="branchy", summary="", classic_input=(3, 16, 16), learning_rate=0.02, fill=branchy)
     tied = replace(find_model("gpt-nano"), name="tied", fill=gpt(TIED))
-    vars(models)["MODELS"] = (*MODELS, info, tied)
+    vit = replace(
+        find_model("vit-tiny"), name="vit", fill=vision(VitSize(width=12, num_blocks=2, num_heads=2))
+    )
+    vars(models)["MODELS"] = (*MODELS, info, tied, vit)
 
 
 def config_of(num_ranks: int, **settings: Any) -> BenchConfig:

@@ -19,6 +19,7 @@ from perfscope.runners.inputs import InputKind
 from perfscope.runners.models.blocks import Branches, Residual
 from perfscope.runners.models.catalogue import MODELS
 from perfscope.runners.models.llama import Rotary
+from perfscope.runners.models.lstm import Lstm
 from perfscope.runners.models.registry import build_model, find_model
 from perfscope.runners.models.shapes import LayerShape, ModelShape, describe
 from perfscope.runners.models.stack import _Windows
@@ -28,6 +29,7 @@ from perfscope.runners.schemes.local import loss_of
 
 NAMES = tuple(model.name for model in MODELS)
 OF_IMAGES = tuple(model.name for model in MODELS if model.input is InputKind.IMAGE)
+DIVISIBLE = tuple(model.name for model in MODELS if model.name in OF_IMAGES and model.divisible)
 LEAVES = (
     nn.Conv2d,
     nn.Linear,
@@ -46,7 +48,7 @@ def config_of(name: str, **settings: Any) -> BenchConfig:
     info = find_model(name)
     if shape := info.default_input:
         settings = {"input_shape": shape, **settings}
-    if info.input is InputKind.CLICKS:
+    if info.input in (InputKind.CLICKS, InputKind.VOLUME):
         settings = {"num_classes": 2, **settings}
     return BenchConfig(**{"scheme": "serial", "model": name, "batch": 8, **settings})
 
@@ -99,6 +101,8 @@ OF_TEXT = {
     "llama3.2-1b": 1_235_814_400,
     "llama2-7b": 6_738_415_616,
     "mixtral-8x7b": 46_702_792_704,
+    "lstm-medium": 19_775_200,  # 20 M and 66 M in the paper: gates of one bias each
+    "lstm-large": 66_022_000,
 }
 
 
@@ -116,13 +120,19 @@ def test_the_model_of_clicks_has_the_tables_and_layers_of_the_published_training
     assert linear[4:] == [(512, 367), (256, 512), (1, 256)]
 
 
-# (parameters, G multiply-adds of a sample) of torchvision's models of the same names.
+# (parameters, G multiply-adds of a sample) of torchvision's models of the same names, and of DeiT's.
 OF_TORCHVISION = {
     "vgg19": (143_667_240, 19.63),
     "resnet18": (11_689_512, 1.814),
     "resnet34": (21_797_672, 3.664),
     "resnet101": (44_549_160, 7.801),
     "resnet152": (60_192_808, 11.51),
+    "vit-base": (86_567_656, 17.56),
+    "vit-small": (22_050_664, 4.6),
+    "vit-tiny": (5_717_416, 1.25),
+    "mobilenet-v2": (3_504_872, 0.301),
+    "densenet121": (7_978_856, 2.834),
+    "inception-v3": (27_161_264 - 3_326_696, 5.713),  # less the auxiliary classifier
 }
 
 
@@ -132,6 +142,54 @@ def test_models_of_images_are_those_of_the_published_weights(name: str) -> None:
     shape = published(name)
     assert shape.num_params == params
     assert shape.flops() / 2e9 == pytest.approx(multiply_adds, rel=0.01)
+
+
+def test_the_flood_filling_network_is_that_of_the_published_training() -> None:
+    shape = published("flood-filling")
+    assert shape.num_params == 472_353
+    weights = sum(layer.num_weights for layer in shape.layers)
+    assert shape.flops() == 2 * weights * 33**3  # each weight once per voxel
+    assert shape.activations == (18 + 8 + 8 + 2) * 32 * 33**3 + 33**3 + 33**3 + 2 * 33**3
+
+
+def test_flops_of_recurrent_layers_are_those_of_their_gates() -> None:
+    """8 h (in + h) per token and layer, and 2 h V for the head."""
+    assert published("lstm-medium").flops() == 35 * (2 * 8 * 650 * 1300 + 2 * 650 * 10_000)
+
+
+def test_a_recurrent_layer_is_torchs() -> None:
+    layer, reference = Lstm(5, 7).double(), nn.LSTM(5, 7, batch_first=True).double()
+    with torch.no_grad():
+        layer.weight.normal_()
+        layer.bias.normal_()
+        reference.weight_ih_l0.copy_(layer.weight[:, :5])
+        reference.weight_hh_l0.copy_(layer.weight[:, 5:])
+        reference.bias_ih_l0.copy_(layer.bias)
+        reference.bias_hh_l0.zero_()
+        x = torch.randn(3, 6, 5, dtype=torch.float64)
+        assert torch.allclose(layer(x), reference(x)[0], rtol=0, atol=1e-12)
+
+
+def test_patches_attend_to_all_patches_and_the_class_is_read_from_the_token() -> None:
+    model = build_model(config_of("vit-tiny", dtype="float64", input_shape=(3, 32, 48))).eval()
+    x = torch.randn(1, 3, 32, 48, dtype=torch.float64)
+    with torch.no_grad():
+        sequence = model.embed(x)
+        assert sequence.shape == (1, 7, 192)
+        one = x[0, :, 16:, 16:32].flatten() @ model.embed.conv.weight.flatten(1).T + model.embed.conv.bias
+        one = one + model.embed.positions.weight[5]  # row 1, column 1, behind the token
+        assert torch.allclose(sequence[0, 5], one, rtol=0, atol=1e-12)
+        before = model(x)
+        x[:, :, 16:, 32:] += 1  # the last patch
+        assert float((model(x) - before).abs().max()) > 1e-9
+
+
+def test_maps_of_a_dense_layer_follow_those_before_it() -> None:
+    model = build_model(config_of("densenet121", input_shape=(3, 64, 64))).eval()
+    x = torch.randn(2, 64, 16, 16)
+    with torch.no_grad():
+        found = model.dense1_1(x)
+    assert found.shape == (2, 96, 16, 16) and torch.equal(found[:, :64], x)
 
 
 def test_activations_are_the_outputs_of_the_layers() -> None:
@@ -221,7 +279,7 @@ def test_shapes_say_what_a_layer_holds_and_where() -> None:
     assert classic("mlp").layers[0].needs_input_grad is False
 
 
-@pytest.mark.parametrize("name", OF_IMAGES)
+@pytest.mark.parametrize("name", DIVISIBLE)
 def test_models_are_made_of_the_parts_that_schemes_know(name: str) -> None:
     with torch.device("meta"):
         model = build_model(config_of(name, dropout=0.25))
@@ -237,16 +295,19 @@ def test_models_are_made_of_the_parts_that_schemes_know(name: str) -> None:
             assert type(module.shortcut) in (nn.Sequential, nn.Identity)
 
 
-@pytest.mark.parametrize("name", OF_IMAGES)
+@pytest.mark.parametrize("name", (*DIVISIBLE, "vit-tiny", "mobilenet-v2", "densenet121", "inception-v3"))
 def test_any_input_size_fits_and_only_the_mlp_follows_it(name: str) -> None:
     """Tiny, small, odd, flat and gray inputs; a forward pass of shapes alone."""
     counts = set()
-    for shape in ((3, 1, 1), (3, 7, 5), (3, 16, 16), (3, 33, 64), (3, 2, 90), (3, 65, 47), (1, 16, 20)):
+    shapes = ((3, 1, 1), (3, 2, 90), (3, 33, 64), (3, 7, 5), (3, 16, 16), (3, 65, 47), (1, 16, 20))
+    for shape in shapes if name in DIVISIBLE else shapes[:3]:
         found = describe_model(config_of(name, input_shape=shape, num_classes=12))
         assert found.cuts[-1] == (12,)
         assert all(min(cut) >= 1 for cut in found.cuts)
         if shape[0] == 3:
             counts.add(found.num_params)
+    if name.startswith("vit"):  # positions follow the number of patches
+        return
     assert len(counts) == (1 if name != "mlp" else 6)
 
 
@@ -263,7 +324,11 @@ def test_windows_that_do_not_fit_are_left_out_along_one_dim_only() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["smallcnn", "lenet", "mlp", "googlenet", "resnet50", "transformer", "table_mlp", "moe-nano"]
+    "name",
+    [
+        *("smallcnn", "lenet", "mlp", "googlenet", "resnet50", "transformer", "table_mlp", "moe-nano"),
+        *("lstm-nano", "dlrm-nano", "mobilenet-v2", "vit-tiny"),
+    ],
 )
 def test_weights_follow_from_the_seed_alone(name: str) -> None:
     config = config_of(name, seed=3)
@@ -300,7 +365,7 @@ def test_a_model_without_memory_has_the_same_shapes(name: str) -> None:
 
 
 @pytest.mark.parametrize("size", [32, 64])
-@pytest.mark.parametrize("name", ["smallcnn", "lenet", "mlp", "googlenet"])
+@pytest.mark.parametrize("name", ["smallcnn", "lenet", "mlp", "googlenet", "vit-tiny", "mobilenet-v2"])
 def test_training_starts_near_the_loss_of_guessing(name: str, size: int) -> None:
     """Signals neither die nor explode on their way through the layers, at any input size."""
     config = config_of(name, input_shape=(3, size, size), batch=32)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import sys
 import textwrap
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -29,6 +30,7 @@ from perfscope.units import format_si
 BEGIN, END = "<!-- by hand: begin -->", "<!-- by hand: end -->"
 _NUM_RANKS, _BATCH, _BATCH_OF_SERVERS, _CLASSES = 4, 256, 252, 1000
 _NO_BYTES = "0"
+_MULTIPLYING = {"conv": "conv", "conv3d": "conv", "linear": "linear"}
 WIDTH = 100
 _BEFORE_MARK = re.compile(r"(?<=\S) (?=[-+*#>|]|\d+[.)] )")
 
@@ -234,11 +236,10 @@ def _models() -> str:
             batch=_BATCH,
         )
         shape = describe_model(config)
-        of_kind = {
-            kind: sum(layer.num_params for layer in shape.layers if layer.kind == kind)
-            for kind in ("conv", "linear")
-        }
-        inputs = sum(layer.in_size for layer in shape.layers[1:] if layer.kind in of_kind)
+        of_kind: Counter[str] = Counter()
+        for layer in shape.layers:
+            of_kind[_MULTIPLYING.get(layer.kind, "")] += layer.num_params
+        inputs = sum(layer.in_size for layer in shape.layers[1:] if layer.kind in _MULTIPLYING)
         flops = shape.flops()
         size = "x".join(map(str, model_class.classic_input))
         cells = map(_count, (shape.num_params, of_kind["conv"], of_kind["linear"], flops, inputs))

@@ -14,6 +14,7 @@ from perfscope.runners.data.synthetic import (
     SyntheticTables,
     SyntheticTokens,
 )
+from perfscope.runners.data.volumes import SyntheticVolumes
 from perfscope.runners.inputs import InputKind
 from perfscope.runners.schemes.base import Batch
 
@@ -22,6 +23,7 @@ _FEEDS: dict[InputKind, type[Synthetic]] = {
     InputKind.TOKENS: SyntheticTokens,
     InputKind.TABLE: SyntheticTables,
     InputKind.CLICKS: SyntheticClicks,
+    InputKind.VOLUME: SyntheticVolumes,
 }
 
 

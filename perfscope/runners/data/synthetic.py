@@ -109,9 +109,11 @@ class SyntheticFeed(Synthetic):
         self._dtype: torch.dtype = getattr(torch, config.weight_dtype)
         channels, height, width = config.input_shape
         self._numel = prod(config.input_shape)
-        patterns = _draw((config.num_classes, channels, _GRID, _GRID), mixed_seed(config.seed, 0, 0), _PATCH)
-        patterns += _draw((config.num_classes, channels, 1, 1), mixed_seed(config.seed, 0, 1), _COLOR)
-        strip = _draw((_STRIP + self._numel,), mixed_seed(config.seed, stream, 1), _NOISE)
+        patterns = uniform(
+            (config.num_classes, channels, _GRID, _GRID), mixed_seed(config.seed, 0, 0), _PATCH
+        )
+        patterns += uniform((config.num_classes, channels, 1, 1), mixed_seed(config.seed, 0, 1), _COLOR)
+        strip = uniform((_STRIP + self._numel,), mixed_seed(config.seed, stream, 1), _NOISE)
         self._patterns = patterns.to(device, self._dtype)
         self._windows = strip.to(device, self._dtype).unfold(0, self._numel, 1)
         self._rows = (torch.arange(height) * _GRID // height).to(device)
@@ -144,8 +146,8 @@ class SyntheticTables(Synthetic):
         super().__init__(config, device, stream)
         dtype: torch.dtype = getattr(torch, config.weight_dtype)
         (features,) = config.input_shape
-        centers = _draw((config.num_classes, features), mixed_seed(config.seed, 0, 0), _CENTER)
-        strip = _draw((_STRIP + features,), mixed_seed(config.seed, stream, 1), _NOISE)
+        centers = uniform((config.num_classes, features), mixed_seed(config.seed, 0, 0), _CENTER)
+        strip = uniform((_STRIP + features,), mixed_seed(config.seed, stream, 1), _NOISE)
         self._centers = centers.to(device, dtype)
         self._windows = strip.to(device, dtype).unfold(0, features, 1)
 
@@ -165,7 +167,7 @@ class SyntheticTables(Synthetic):
         return best_of_classes(self._centers, _NOISE, self._config.label_noise or 0.0)
 
 
-def _draw(shape: tuple[int, ...], seed: int, deviation: float) -> torch.Tensor:
-    # Uniform: bits and one multiplication, the same on every CPU (as the models' weights).
+def uniform(shape: tuple[int, ...], seed: int, deviation: float) -> torch.Tensor:
+    """Mean 0; bits and one multiplication, the same on every CPU (as the models' weights)."""
     generator = torch.Generator().manual_seed(seed)
     return torch.rand(shape, generator=generator, dtype=torch.float32).sub_(0.5).mul_(deviation * sqrt(12))

@@ -38,6 +38,18 @@ class Residual(nn.Module):  # torch is Any here
         return functional.relu(self.body(x) + self.shortcut(x))
 
 
+class LinearResidual(nn.Module):  # torch is Any here
+    """body(x) + x, not rectified (Sandler et al. 2018, arXiv 1801.04381)."""
+
+    def __init__(self, body: nn.Sequential) -> None:
+        super().__init__()
+        self.body = body
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The sum."""
+        return self.body(x) + x
+
+
 class Pair(NamedTuple):
     """Linear layers of one child of a block that tensor parallelism cuts: outputs of the first, inputs of the
     second."""

@@ -6,14 +6,20 @@ from dataclasses import dataclass
 
 from perfscope.runners.inputs import InputKind
 from perfscope.runners.models.alexnet import alexnet
+from perfscope.runners.models.densenet import densenet121
 from perfscope.runners.models.dlrm import DlrmSize, dlrm
+from perfscope.runners.models.flood import flood_filling
 from perfscope.runners.models.googlenet import googlenet
+from perfscope.runners.models.inception import inception_v3
 from perfscope.runners.models.llama import LlamaSize, llama
+from perfscope.runners.models.lstm import LstmSize, lstm
+from perfscope.runners.models.mobilenet import mobilenet_v2
 from perfscope.runners.models.resnet import resnet
 from perfscope.runners.models.small import lenet, mlp, smallcnn, table_mlp
 from perfscope.runners.models.stack import Fill, Shape
 from perfscope.runners.models.transformer import GptSize, gpt
 from perfscope.runners.models.vgg import vgg16, vgg19
+from perfscope.runners.models.vit import VitSize, vit
 
 _IMAGE, _SMALL_TEXT, _SMALL_VOCABULARY = (3, 224, 224), (64,), 16
 
@@ -30,8 +36,10 @@ class ModelInfo:
         learning_rate: of plain SGD; at batches of 16 and small inputs the loss falls within tens of steps.
         input: kind of its samples.
         fill: appends its layers to a Stack, given the number of classes and the dropout probability.
+        default_shape: input where none is asked for; None: see default_input.
         default_classes: classes where none are asked for; None: the same for all other models.
         tables: rows of each embedding table, of models that take clicks.
+        divisible: whether schemes that cut layers (mp.*, hy.* but hy.pp_dp) know all of its layers.
     """
 
     name: str
@@ -43,10 +51,14 @@ class ModelInfo:
     classic_classes: int = 1000
     default_classes: int | None = None
     tables: tuple[int, ...] = ()
+    divisible: bool = True
+    default_shape: Shape | None = None
 
     @property
     def default_input(self) -> Shape | None:
         """Shape of a sample where none is asked for; None: the same for all models of images."""
+        if self.default_shape is not None:
+            return self.default_shape
         return None if self.input is InputKind.IMAGE else self.classic_input
 
 
@@ -58,6 +70,7 @@ def _language(
     length: int = 64,
     vocabulary: int | None = None,
     learning_rate: float = 0.1,
+    divisible: bool = True,
 ) -> ModelInfo:
     """A model of tokens; a published one has a vocabulary of its own."""
     return ModelInfo(
@@ -69,6 +82,7 @@ def _language(
         input=InputKind.TOKENS,
         classic_classes=vocabulary or _SMALL_VOCABULARY,
         default_classes=vocabulary,
+        divisible=divisible,
     )
 
 
@@ -158,6 +172,34 @@ _LANGUAGE = (
     ),
 )
 
+_RECURRENT = (
+    _language(
+        "lstm-nano",
+        "language model of 2 LSTM layers of width 64",
+        lstm(LstmSize(width=64, num_layers=2)),
+        learning_rate=0.5,
+        divisible=False,
+    ),
+    _language(
+        "lstm-medium",
+        "language model of 2 LSTM layers of width 650: 19.8 M parameters",
+        lstm(LstmSize(width=650, num_layers=2)),
+        length=35,
+        vocabulary=10_000,
+        learning_rate=0.5,
+        divisible=False,
+    ),
+    _language(
+        "lstm-large",
+        "language model of 2 LSTM layers of width 1500: 66.0 M parameters",
+        lstm(LstmSize(width=1500, num_layers=2)),
+        length=35,
+        vocabulary=10_000,
+        learning_rate=0.5,
+        divisible=False,
+    ),
+)
+
 # Categories of the features of Criteo's Kaggle set, as in the published training of DLRM on it.
 _CRITEO = (
     *(1460, 583, 10_131_227, 2_202_608, 305, 24, 12_517, 633, 3, 93_145, 5683, 8_351_593, 3194),
@@ -244,6 +286,68 @@ _MORE_IMAGES = (
     ),
 )
 
+
+def _image(
+    name: str, summary: str, fill: Fill, learning_rate: float, classic_input: Shape = _IMAGE
+) -> ModelInfo:
+    """A model of images with layers that schemes which cut layers do not know."""
+    return ModelInfo(
+        name=name,
+        summary=summary,
+        classic_input=classic_input,
+        learning_rate=learning_rate,
+        fill=fill,
+        divisible=False,
+    )
+
+
+_UNDIVIDED = (
+    _image(
+        "vit-tiny",
+        "vision transformer of 12 blocks of width 192: 5.7 M parameters",
+        vit(VitSize(width=192, num_blocks=12, num_heads=3)),
+        0.05,
+    ),
+    _image(
+        "vit-small",
+        "vision transformer of 12 blocks of width 384: 22.1 M parameters",
+        vit(VitSize(width=384, num_blocks=12, num_heads=6)),
+        0.05,
+    ),
+    _image(
+        "vit-base",
+        "vision transformer of 12 blocks of width 768: 86.6 M parameters",
+        vit(VitSize(width=768, num_blocks=12, num_heads=12)),
+        0.02,
+    ),
+    _image("mobilenet-v2", "MobileNet-v2: 3.5 M parameters, convolutions of single maps", mobilenet_v2, 0.05),
+    _image(
+        "densenet121",
+        "DenseNet-121: 8.0 M parameters, layers see all maps of a stage before them",
+        densenet121,
+        0.02,
+    ),
+    _image(
+        "inception-v3",
+        "Inception-v3: 23.8 M parameters without the auxiliary classifier",
+        inception_v3,
+        0.02,
+        (3, 299, 299),
+    ),
+    ModelInfo(
+        name="flood-filling",
+        summary="3-D convolutions, 472 k parameters: which voxels are of the object in the center",
+        classic_input=(2, 33, 33, 33),
+        learning_rate=0.02,
+        fill=flood_filling,
+        input=InputKind.VOLUME,
+        classic_classes=2,
+        default_classes=2,
+        divisible=False,
+        default_shape=(2, 9, 9, 9),
+    ),
+)
+
 MODELS: tuple[ModelInfo, ...] = (
     ModelInfo(
         name="smallcnn",
@@ -313,4 +417,6 @@ MODELS: tuple[ModelInfo, ...] = (
     *_MORE_IMAGES,
     *_LANGUAGE,
     *_CLICKS,
+    *_RECURRENT,
+    *_UNDIVIDED,
 )

@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 from perfscope.runners.config import BenchConfig, BenchError
-from perfscope.runners.models.blocks import Residual
+from perfscope.runners.inputs import InputKind
+from perfscope.runners.models.blocks import LinearResidual, Residual
 from perfscope.runners.models.catalogue import MODELS, ModelInfo
 from perfscope.runners.models.stack import Stack
 
@@ -48,6 +49,8 @@ def build_model(config: BenchConfig) -> nn.Sequential:
             f"{info.name} takes {info.input} inputs: --input is {info.input.spelling}, not {size}"
         )
     _check_clicks(config, info)
+    if info.input is InputKind.VOLUME and config.num_classes != 2:
+        raise BenchError(f"{info.name} has two classes per voxel: use --classes 2, not {config.num_classes}")
     target = torch.empty(0).device
     stack = Stack(config.input_shape)
     with torch.device("meta"):  # no memory, and no random numbers for weights that are replaced anyway
@@ -92,10 +95,10 @@ def _draw_weights(fan_ins: Mapping[nn.Module, float], seed: int) -> None:
         for layer, fan_in in fan_ins.items():
             gain = 1.0 if layer is first else _LAST_GAIN if layer is last else _GAIN
             drawn = torch.rand(layer.weight.shape, generator=generator, dtype=torch.float32, device="cpu")
-            if layer is first:
+            inputs = 2 if drawn.ndim == 3 else 1  # experts have a dim of their own
+            if layer is first or drawn.shape[inputs] == 1:
                 drawn.sub_(0.5)
             else:
-                inputs = 2 if drawn.ndim == 3 else 1  # experts have a dim of their own
                 sums = drawn.sum(dim=inputs, keepdim=True, dtype=torch.float64)
                 drawn.sub_((sums / drawn.shape[inputs]).to(torch.float32))
             layer.weight.copy_(drawn.mul_(sqrt(12 * gain / fan_in)))
@@ -110,5 +113,5 @@ def _reset_norms(model: nn.Sequential) -> None:
         if isinstance(module, nn.BatchNorm2d | nn.LayerNorm | nn.RMSNorm):
             module.reset_parameters()
     for module in model.modules():
-        if isinstance(module, Residual):
+        if isinstance(module, Residual | LinearResidual):
             nn.init.zeros_(list(module.body)[-1].weight)

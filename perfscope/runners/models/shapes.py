@@ -11,13 +11,15 @@ from torch import nn
 
 from perfscope.runners.models.dlrm import ClickFeatures, DotInteraction
 from perfscope.runners.models.llama import ExpertLinear
+from perfscope.runners.models.lstm import Lstm
 from perfscope.runners.models.transformer import DotProductAttention, TiedHead
 
-ATTENTION, TIED, EXPERTS, INTERACTION = "attention", "tied", "experts", "interaction"
+ATTENTION, TIED, EXPERTS, INTERACTION, LSTM = "attention", "tied", "experts", "interaction", "lstm"
 _WITHOUT_PARAMS = (ATTENTION, TIED, INTERACTION)
 _NO_MEMORY = (nn.Identity, nn.Flatten, nn.Dropout)
 _KINDS: dict[type[nn.Module], str] = {
     nn.Conv2d: "conv",
+    nn.Conv3d: "conv3d",
     nn.Linear: "linear",
     nn.BatchNorm2d: "norm",
     nn.LayerNorm: "layer_norm",
@@ -26,6 +28,7 @@ _KINDS: dict[type[nn.Module], str] = {
     DotProductAttention: ATTENTION,
     TiedHead: TIED,
     ExpertLinear: EXPERTS,
+    Lstm: LSTM,
     DotInteraction: INTERACTION,
 }
 
@@ -36,8 +39,9 @@ class LayerShape:
 
     Attributes:
         name: qualified module path, e.g. `conv1` or `inception3a.branch2.conv2`.
-        kind: conv, linear, norm (over a batch), layer_norm (and RMSNorm), embedding, experts; attention, tied
-            (a head with the embedding's weights) and interaction (dot products) have no parameters.
+        kind: conv, conv3d, linear, norm (over a batch), layer_norm (and RMSNorm), embedding, experts, lstm
+            (weights of input and state together); attention, tied (a head with the embedding's weights) and
+            interaction (dot products) have no parameters.
         block: index of the top-level child that holds it.
         in_shape, out_shape: (C, H, W), (T, width), (F,), of experts (routed tokens, width); of tables ().
         weight_shape: of the weight; (K, C, kh, kw), (K, F) or (C,), of experts (number, K, F); (0,) without.
@@ -183,7 +187,7 @@ def example_input(model: nn.Module, input_shape: Sequence[int], num_samples: int
     """Zeros of the shape and dtype that a model takes, on its device."""
     first = next(model.parameters())
     modules = list(model.modules())
-    takes_rows = any(isinstance(module, ClickFeatures) for module in modules)
+    takes_rows = len(input_shape) > 1 or any(isinstance(module, ClickFeatures) for module in modules)
     takes_tokens = not takes_rows and any(isinstance(module, nn.Embedding) for module in modules)
     dtype = torch.int64 if takes_tokens else first.dtype
     return torch.zeros(num_samples, *input_shape, device=first.device, dtype=dtype)
@@ -199,6 +203,8 @@ def _note(name: str, block: int, layers: list[LayerShape]) -> Callable[..., None
         is_conv = kind == "conv"
         flops = {
             "conv": 2 * prod(weight_shape) * prod(out_shape[1:]),
+            "conv3d": 2 * prod(weight_shape) * prod(out_shape[1:]),
+            LSTM: 2 * prod(weight_shape) * out_shape[0],
             "linear": 2 * prod(weight_shape) * prod(out_shape[:-1]),
             TIED: 2 * prod(in_shape) * out_shape[-1],
             EXPERTS: 2 * prod(weight_shape[1:]) * out_shape[0],

@@ -59,14 +59,27 @@ class Stack:
             self.fan_ins |= inner.fan_ins
 
     def conv(
-        self, name: str, channels: int, kernel: int, stride: int = 1, padding: int = 0, bias: bool = True
+        self,
+        name: str,
+        channels: int,
+        kernel: int | tuple[int, int],
+        stride: int = 1,
+        padding: int | tuple[int, int] = 0,
+        bias: bool = True,
+        groups: int = 1,
     ) -> None:
-        """A convolution with `channels` output maps."""
+        """A convolution with `channels` output maps; pairs are (vertical, horizontal)."""
         old, *sizes = self.shape
-        pads = [padding if size + 2 * padding >= kernel else (kernel - 1) // 2 for size in sizes]
-        height, width = (_Windows(size, kernel, stride, pad) for size, pad in zip(sizes, pads, strict=True))
-        layer = nn.Conv2d(old, channels, kernel, stride=stride, padding=tuple(pads), bias=bias)
-        self._weigh(layer, old * height.mean_taps * width.mean_taps)
+        pads = [
+            pad if size + 2 * pad >= taps else (taps - 1) // 2
+            for size, taps, pad in zip(sizes, _pair(kernel), _pair(padding), strict=True)
+        ]
+        height, width = (
+            _Windows(size, taps, stride, pad)
+            for size, taps, pad in zip(sizes, _pair(kernel), pads, strict=True)
+        )
+        layer = nn.Conv2d(old, channels, kernel, stride=stride, padding=tuple(pads), bias=bias, groups=groups)
+        self._weigh(layer, old // groups * height.mean_taps * width.mean_taps)
         self.add(name, layer, (channels, height.num, width.num))
 
     def norm(self, name: str) -> None:
@@ -81,22 +94,31 @@ class Stack:
         """A rectifier; not in place, so that a scheme may keep its input."""
         self.add(name, nn.ReLU())
 
-    def max_pool(self, name: str, kernel: int, stride: int, padding: int = 0) -> None:
+    def max_pool(self, name: str, kernel: int, stride: int, padding: int | tuple[int, ...] = 0) -> None:
         """The largest of each window."""
+        if self._pool(nn.MaxPool2d, name, kernel, stride, padding):
+            self._variance *= _POOLED
+
+    def mean_pool(self, name: str, kernel: int, stride: int, padding: int = 0) -> None:
+        """The mean of each window, zeros of the padding included."""
+        self._pool(nn.AvgPool2d, name, kernel, stride, padding)
+
+    def _pool(
+        self, kind: type[nn.Module], name: str, kernel: int, stride: int, padding: int | tuple[int, ...]
+    ) -> bool:
+        """Whether there is a window that fits."""
         channels, *sizes = self.shape
         height, width = (
-            _Windows(size, kernel, stride, padding)
-            if size + 2 * padding >= kernel
-            else _Windows(size, 1, 1, 0)
-            for size in sizes
+            _Windows(size, kernel, stride, pad) if size + 2 * pad >= kernel else _Windows(size, 1, 1, 0)
+            for size, pad in zip(sizes, _pair(padding), strict=True)
         )
         if height.kernel == width.kernel == 1:
             self.add(name, nn.Identity())
-            return
+            return False
         arguments = zip(height[1:], width[1:], strict=True)  # kernel, stride, padding of both dims
-        layer = nn.MaxPool2d(*(pair[0] if pair[0] == pair[1] else pair for pair in arguments))
+        layer = kind(*(pair[0] if pair[0] == pair[1] else pair for pair in arguments))
         self.add(name, layer, (channels, height.num, width.num))
-        self._variance *= _POOLED
+        return True
 
     def spread(self, name: str, size: int) -> None:
         """Adaptive mean to size x size maps: what is flattened then does not depend on the input."""
@@ -119,6 +141,10 @@ class Stack:
     def sequential(self) -> nn.Sequential:
         """The layers so far."""
         return nn.Sequential(self._layers)
+
+
+def _pair(value: int | tuple[int, ...]) -> tuple[int, ...]:
+    return (value, value) if isinstance(value, int) else value
 
 
 class _Windows(NamedTuple):

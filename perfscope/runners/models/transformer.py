@@ -56,15 +56,23 @@ def repeated(heads: torch.Tensor, num: int) -> torch.Tensor:
 
 
 class DotProductAttention(nn.Module):
-    """Causal scaled dot-product attention of queries, keys and values, each (b, heads, T, head width).
+    """Scaled dot-product attention of queries, keys and values, each (b, heads, T, head width).
 
     There may be fewer heads of keys and values than of queries.
+
+    Args:
+        causal: each position attends to itself and those before it; else to all.
     """
+
+    def __init__(self, *, causal: bool = True) -> None:
+        super().__init__()
+        self.causal = causal
 
     def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         """The shape of the queries."""
         num = q.shape[1]
-        return functional.scaled_dot_product_attention(q, repeated(k, num), repeated(v, num), is_causal=True)
+        keys, values = repeated(k, num), repeated(v, num)
+        return functional.scaled_dot_product_attention(q, keys, values, is_causal=self.causal)
 
 
 class TiedHead(nn.Module):
@@ -80,20 +88,20 @@ class TiedHead(nn.Module):
 
 
 class Attention(nn.Module):
-    """Causal multi-head self-attention: (b, T, width) to the same shape.
+    """Multi-head self-attention: (b, T, width) to the same shape.
 
     A rank that holds some of the heads (rows of `qkv`, columns of `out`) computes its part of the sum.
     """
 
-    def __init__(self, width: int, num_heads: int) -> None:
+    def __init__(self, width: int, num_heads: int, *, causal: bool = True) -> None:
         super().__init__()
         self.head_width = width // num_heads
         self.qkv = nn.Linear(width, 3 * width)
-        self.product = DotProductAttention()
+        self.product = DotProductAttention(causal=causal)
         self.out = nn.Linear(width, width)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Each position attends to itself and those before it."""
+        """See DotProductAttention."""
         parts = self.qkv(x).chunk(3, dim=-1)
         q, k, v = (part.unflatten(-1, (-1, self.head_width)).transpose(1, 2) for part in parts)
         return self.out(self.product(q, k, v).transpose(1, 2).flatten(2))
@@ -117,10 +125,12 @@ class TransformerBlock(Block):
         Pair("mlp", ("fc1",), "fc2"),
     )
 
-    def __init__(self, width: int, num_heads: int, hidden: int, dropout: float) -> None:
+    def __init__(
+        self, width: int, num_heads: int, hidden: int, dropout: float, *, causal: bool = True
+    ) -> None:
         super().__init__()
         self.norm1 = nn.LayerNorm(width)
-        self.attention = Attention(width, num_heads)
+        self.attention = Attention(width, num_heads, causal=causal)
         self.drop1 = nn.Dropout(dropout)
         self.norm2 = nn.LayerNorm(width)
         self.mlp = FeedForward(width, hidden)

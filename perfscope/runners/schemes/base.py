@@ -133,6 +133,7 @@ class Scheme(ABC):
         deterministic: the same weights in every run.
         one_host: ranks must share one host's memory.
         whole_layers: a rank knows the norms of whole layers.
+        cuts_layers: layers are divided, for which the scheme must know each kind of layer.
         refused_passes: "accumulate", "activation_checkpointing", "mixed" (precision), "float16" -> why not.
         refused_updates: settings of the update that the scheme cannot apply (UPDATE_SETTINGS) -> the reason.
     """
@@ -151,6 +152,7 @@ class Scheme(ABC):
     deterministic: ClassVar[bool] = True
     one_host: ClassVar[bool] = False
     whole_layers: ClassVar[bool] = True
+    cuts_layers: ClassVar[bool] = False
     refused_updates: ClassVar[Mapping[str, str]] = {}
     refused_passes: ClassVar[Mapping[str, str]] = {}
     backends: ClassVar[tuple[str, ...]] = (

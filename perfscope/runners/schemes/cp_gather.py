@@ -83,6 +83,7 @@ class ContextParallel(Replicas):
     @classmethod
     def check(cls, job: Job) -> None:
         """See Scheme."""
+        require_attention(cls.name, job)
         (length,), parts = job.config.input_shape, job.mesh.size(Axis.CP)
         if length % parts:
             raise BenchError(f"{cls.name}: {length} tokens cannot be cut into {parts} equal parts; change cp")
@@ -140,3 +141,9 @@ class ContextParallel(Replicas):
         comm.unflatten(packed.div_(self._everyone.size), gradients)
         self.optimizer.step()
         return loss.detach()
+
+
+def require_attention(scheme: str, job: Job) -> None:
+    """Raises BenchError for a model in which positions meet elsewhere than in attention."""
+    if not any(layer.kind == ATTENTION for layer in job.shape.products):
+        raise BenchError(f"{scheme}: {job.config.model} has no attention that cp could cut; leave out cp")

@@ -42,6 +42,7 @@ class HybridChain(Scheme):
     refused_updates = NO_WHOLE_GRADIENT
     refused_passes = DIVIDED_MODEL
     whole_layers = False
+    cuts_layers = True
     inputs = frozenset((InputKind.IMAGE, InputKind.TABLE))
     modifiers = CODECS
 

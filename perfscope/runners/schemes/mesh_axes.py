@@ -23,7 +23,7 @@ from perfscope.runners.models.registry import find_model
 from perfscope.runners.models.shapes import ATTENTION
 from perfscope.runners.models.transformer import DotProductAttention
 from perfscope.runners.schemes.base import NO_WHOLE_GRADIENT, Axes, Batch, Scheme
-from perfscope.runners.schemes.cp_gather import GatheredAttention
+from perfscope.runners.schemes.cp_gather import GatheredAttention, require_attention
 from perfscope.runners.schemes.dp_ddp import require_torch_group
 from perfscope.runners.schemes.local import loss_of
 from perfscope.runners.schemes.mp_base import require_divisible
@@ -107,13 +107,14 @@ class MeshParallel(Scheme):
         if (parts := mesh.size(Axis.CP)) > 1:
             if find_model(model).input is not InputKind.TOKENS:
                 raise BenchError(f"{cls.name}: {model} has no sequence that cp could cut; leave out cp")
+            require_attention(cls.name, job)
             if (length := job.config.input_shape[0]) % parts:
                 raise BenchError(
                     f"{cls.name}: {length} tokens cannot be cut into {parts} equal parts; change cp"
                 )
         if (parts := mesh.size(Axis.TP)) > 1:
             pairs = tensor_pairs(job.shape)
-            if not pairs:
+            if not pairs or find_model(model).input is not InputKind.TOKENS:
                 raise BenchError(
                     f"{cls.name}: {model} has no transformer block that tp could cut; "
                     f"use a language model, or mp.* and hy.*"

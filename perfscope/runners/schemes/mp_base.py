@@ -37,6 +37,7 @@ class SplitModel(Scheme):
     refused_updates = NO_WHOLE_GRADIENT
     refused_passes = DIVIDED_MODEL
     whole_layers = False
+    cuts_layers = True
     inputs: ClassVar[frozenset[InputKind]] = frozenset((InputKind.IMAGE, InputKind.TABLE))
 
     @abstractmethod

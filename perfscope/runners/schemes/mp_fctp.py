@@ -37,7 +37,7 @@ class FcTensorParallel(SplitModel):
     volume = (
         "per pair 2(M-1)/M * b(|x_first| + |y_second|) e; for a single last layer (M-1)/M * b(2|y| + |x|) e"
     )
-    inputs = ALL_INPUTS - {InputKind.CLICKS}
+    inputs = ALL_INPUTS - {InputKind.CLICKS, InputKind.VOLUME}
     source = "Shoeybi et al. 2019, arXiv 1909.08053, section 3"
     axes = Axes(
         (Parallelism.MODEL,),
