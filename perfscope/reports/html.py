@@ -30,6 +30,7 @@ SCRIPTS = (
     "page.js",
     "machine.js",
     "links.js",
+    "places.js",
     "search.js",
     "timeline_data.js",
     "timeline_text.js",

@@ -1,44 +1,98 @@
-// Where a link leads: `#layers&filter=blocks.0`, `#timeline&window=1&t0=0&t1=9000&find=all_reduce&rank=3`. The
-// timeline keeps its place in the page's address, so that the address is a link to it.
+// Where a link leads: `#layers&filter=blocks.0`, `#layers-table&row=features.3.conv`,
+// `#timeline&window=0&t0=0&t1=9000&find=all_reduce&rank=3&pin=3`. The page keeps its state in its address (place,
+// zoom, filters, theme), so that the address is a link to what is shown.
 
 function readFragment() {
   const [id, ...rest] = location.hash.slice(1).split("&");
   return { id: decodeURIComponent(id), params: new URLSearchParams(rest.join("&")) };
 }
 
+const FILTER = "f.";
+const CHOICE = "c.";
+
+// Everything that differs from the page as it opens, as parameters.
+function pageState(timeline) {
+  const params = new URLSearchParams(timeline && timeline.isMoved ? timeline.link : "");
+  for (const field of document.querySelectorAll("[data-filter]")) {
+    if (field.value) params.set(FILTER + field.dataset.filter, field.value);
+  }
+  for (const list of document.querySelectorAll("[data-facet]")) {
+    const number = [...document.querySelectorAll(`[data-facet="${list.dataset.facet}"]`)].indexOf(list);
+    if (list.value) params.set(`${CHOICE}${number}.${list.dataset.facet}`, list.value);
+  }
+  const { theme } = document.documentElement.dataset;
+  if (theme) params.set("theme", theme);
+  return params;
+}
+
+// The rest of a place is as the page opens it: a link says all that it changes.
+function restore(timeline, id, params) {
+  const place = byId(id);
+  setTheme(params.get("theme"));
+  if (params.has("filter") && place) filterTables(place, params.get("filter"));
+  for (const [name, value] of params) {
+    if (name.startsWith(FILTER)) enter(`[data-filter="${CSS.escape(name.slice(FILTER.length))}"]`, value, "input");
+    if (name.startsWith(CHOICE)) choose(name.slice(CHOICE.length), value);
+  }
+  if (timeline && (id === "timeline" || params.has("t0"))) timeline.goTo(params);
+  if (params.has("row") && place) revealNamed(place, params.get("row"));
+}
+
+function enter(selector, value, event) {
+  for (const field of document.querySelectorAll(selector)) {
+    field.value = value;
+    field.dispatchEvent(new Event(event));
+  }
+}
+
+function choose(name, value) {
+  const at = name.indexOf(".");
+  const list = document.querySelectorAll(`[data-facet="${CSS.escape(name.slice(at + 1))}"]`)[Number(name.slice(0, at))];
+  if (!list || ![...list.options].some((option) => option.value === value)) return;
+  list.value = value;
+  list.dispatchEvent(new Event("change"));
+}
+
+function revealNamed(place, name) {
+  const rows = [...place.querySelectorAll("[data-table] tbody tr")];
+  const row = rows.find((one) => [...one.cells].some((cell) => cell.dataset.v === name));
+  if (row) revealRow(row.closest("table"), row);
+}
+
 function startLinks(timeline) {
   for (const link of document.querySelectorAll("a.jump")) {
     link.hidden = !byId(link.hash.slice(1).split("&")[0]);
   }
-  if (timeline) linkLayers();
+  linkPlaces(timeline);
   let following = false;
+  let timer = 0;
   const follow = () => {
     const { id, params } = readFragment();
-    if (!byId(id)) return;
+    if (id && !byId(id)) return;
     following = true;
-    if (params.has("filter")) filterTables(byId(id), params.get("filter"));
-    if (timeline && id === "timeline") timeline.goTo(params);
+    clearTimeout(timer);
+    restore(timeline, id, params);
     following = false;
   };
   addEventListener("hashchange", follow);
   follow();
-  let timer = 0;
-  document.addEventListener("perfscope-view", () => {
+  const keep = (id) => {
     if (following) return;
     clearTimeout(timer);
-    timer = setTimeout(() => keepPlace(timeline.link), 300);
+    timer = setTimeout(() => keepPlace(id ?? readFragment().id, pageState(timeline)), 300);
+  };
+  document.addEventListener("perfscope-view", () => {
+    if (timeline) timeline.isMoved = true;
+    keep("timeline");
   });
-}
-
-// Names of layers in tables lead to their spans.
-function linkLayers() {
-  for (const cell of document.querySelectorAll("td[data-layer]")) {
-    const link = element("a", null, "quiet-link");
-    link.href = `#timeline&${new URLSearchParams({ find: cell.dataset.v })}`;
-    link.title = "Show in the timeline";
-    link.append(...cell.childNodes);
-    cell.append(link);
+  document.addEventListener("perfscope-chosen-theme", () => keep());
+  for (const name of ["input", "change"]) {
+    document.addEventListener(name, ({ target }) => {
+      const table = target.dataset && (target.dataset.filter || target.dataset.facet);
+      if (table) keep(table);
+    });
   }
+  startCopying(timeline);
 }
 
 function filterTables(section, text) {
@@ -49,10 +103,47 @@ function filterTables(section, text) {
 }
 
 // A page from a file may refuse; then the address stays as it is.
-function keepPlace(params) {
+function keepPlace(id, params) {
   try {
-    history.replaceState(null, "", `#timeline&${params}`);
+    const query = String(params);
+    history.replaceState(null, "", `#${id}${query ? `&${query}` : ""}`);
   } catch {
     return;
+  }
+}
+
+// The place on the screen: that of the address, unless another section has been scrolled to.
+function placeShown() {
+  const { id } = readFragment();
+  const current = document.querySelector(".side nav a[aria-current]");
+  const section = current ? current.hash.slice(1) : "";
+  const target = id && byId(id);
+  const holder = target && target.closest("main > section");
+  return target && (!section || (holder && holder.id === section)) ? id : section;
+}
+
+function startCopying(timeline) {
+  const button = byId("copy-link");
+  if (!button) return;
+  button.hidden = false;
+  button.addEventListener("click", async () => {
+    keepPlace(placeShown(), pageState(timeline));
+    const done = await copied(location.href);
+    button.textContent = done ? "Link copied" : "Link is in the address bar";
+    setTimeout(() => { button.textContent = "Copy link"; }, 2500);
+  });
+}
+
+async function copied(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+    return true;
+  } catch {
+    const field = element("textarea", text);
+    document.body.append(field);
+    field.select();
+    const done = document.execCommand("copy");
+    field.remove();
+    return done;
   }
 }

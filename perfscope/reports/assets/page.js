@@ -10,23 +10,27 @@ function keptTheme(choice) {
   }
 }
 
+function setTheme(theme) {
+  const { dataset } = document.documentElement;
+  if ((theme !== "light" && theme !== "dark") || dataset.theme === theme) return;
+  dataset.theme = theme;
+  document.dispatchEvent(new Event("perfscope-theme"));
+}
+
 function startTheme() {
   const button = byId("theme");
-  const kept = keptTheme();
-  if (kept === "light" || kept === "dark") document.documentElement.dataset.theme = kept;
+  setTheme(keptTheme());
   const dark = window.matchMedia("(prefers-color-scheme: dark)");
   const isDark = () => (document.documentElement.dataset.theme || (dark.matches ? "dark" : "light")) === "dark";
-  const label = () => {
-    button.textContent = isDark() ? "Light theme" : "Dark theme";
-    document.dispatchEvent(new Event("perfscope-theme"));
-  };
+  const label = () => { button.textContent = isDark() ? "Light theme" : "Dark theme"; };
   button.hidden = false;
   button.addEventListener("click", () => {
-    document.documentElement.dataset.theme = isDark() ? "light" : "dark";
+    setTheme(isDark() ? "light" : "dark");
     keptTheme(document.documentElement.dataset.theme);
-    label();
+    document.dispatchEvent(new Event("perfscope-chosen-theme"));
   });
-  dark.addEventListener("change", label);
+  document.addEventListener("perfscope-theme", label);
+  dark.addEventListener("change", () => document.dispatchEvent(new Event("perfscope-theme")));
   // Paper is white.
   let chosen;
   addEventListener("beforeprint", () => {

@@ -92,6 +92,7 @@ function start() {
   const timeline = data.timeline ? startTimeline(data.timeline) : null;
   startFolding();
   startLinks(timeline);
+  startPlaces();
   startSearch(timeline);
   document.documentElement.dataset.ready = "1";
 }

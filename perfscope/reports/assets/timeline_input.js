@@ -48,6 +48,7 @@ class TimelineInput {
     this.pointers = new Map();
     this.moved = 0;
     this.hintTimer = 0;
+    this.isMoved = false; // whether it shows anything else than at first
     this.listen();
   }
 
@@ -88,12 +89,19 @@ class TimelineInput {
     const params = new URLSearchParams({ window: view.index, t0: Math.round(view.t0), t1: Math.round(view.t1) });
     const find = byId("tl-search").value;
     if (find) params.set("find", find);
+    if (view.pinned.size) params.set("pin", [...view.pinned].join(","));
     if (view.picked) params.set("rank", view.picked.row.lane.rank);
     if (view.range) [["from", 0], ["to", 1]].forEach(([name, n]) => params.set(name, Math.round(view.range[n])));
     return params;
   }
 
-  // Follows a link: the window, then the span that is looked for, on a rank if one is named, or a range.
+  // Ranks that have lanes in any window.
+  get ranks() {
+    return [...new Set(this.view.data.raw.flatMap((window) => window.lanes.map((lane) => lane.rank)))];
+  }
+
+  // Follows a link: the window, the ranks on top, then the longest span of what is looked for, on a rank if one
+  // is named, or a range.
   goTo(params) {
     if (!params.size) return;
     const { view } = this;
@@ -103,11 +111,13 @@ class TimelineInput {
       select.value = String(number("window"));
       select.dispatchEvent(new Event("change"));
     }
+    const pins = (params.get("pin") || "").split(",").filter(Boolean).map(Number);
+    view.pin(pins.filter((pinned) => view.ranks.some((entry) => entry.rank === pinned)));
     const text = params.get("find") || "";
     byId("tl-search").value = text;
     this.search(text);
     const rank = number("rank");
-    const at = text ? this.hits.findIndex((span) => Number.isNaN(rank) || span.row.lane.rank === rank) : -1;
+    const at = text ? this.longestHit(rank) : -1;
     const hasRange = number("t1") > number("t0");
     if (hasRange) view.show(number("t0"), number("t1"));
     if (number("to") > number("from")) this.range.select([number("from"), Math.min(number("to"), view.window.dur)]);
@@ -118,6 +128,27 @@ class TimelineInput {
     }
     const lanes = view.ranks.find((entry) => entry.rank === rank);
     if (lanes && at < 0) view.scroller.scrollTop = lanes.top - AXIS - 6;
+  }
+
+  // Index of the longest hit, on `rank` unless that is NaN; -1: there is none.
+  longestHit(rank) {
+    let best = -1;
+    let longest = -1;
+    this.hits.forEach(({ row, n }, index) => {
+      const dur = row.end[n] - row.start[n];
+      if ((!Number.isNaN(rank) && row.lane.rank !== rank) || dur <= longest) return;
+      best = index;
+      longest = dur;
+    });
+    return best;
+  }
+
+  togglePin(rank) {
+    const pinned = new Set(this.view.pinned);
+    if (!pinned.delete(rank)) pinned.add(rank);
+    this.view.pin([...pinned]);
+    byId("tl-live").textContent = `Rank ${rank} ${pinned.has(rank) ? "is pinned on top" : "is in its place"}.`;
+    document.dispatchEvent(new Event("perfscope-view"));
   }
 
   place(event) {
@@ -211,12 +242,20 @@ class TimelineInput {
     const had = this.pointers.delete(event.pointerId);
     this.view.canvas.classList.remove("dragging");
     if (had && event.type === "pointerup" && this.moved <= 3 && !this.pointers.size) {
-      this.pick(this.view.at(...this.place(event)));
+      this.press(...this.place(event));
     } else if (had && this.range.isDragging && this.moved > 3) {
       this.range.end();
     }
     this.range.isDragging = false;
     this.moved = 0;
+  }
+
+  // A click on a rank's name pins it; one on a span keeps its figures.
+  press(x, y) {
+    const { view } = this;
+    const rank = view.rankAt(x, y);
+    if (rank === null) this.pick(view.at(x, y));
+    else this.togglePin(rank);
   }
 
   leave() {
@@ -242,11 +281,21 @@ class TimelineInput {
         pair.append(element("dt", name), element("dd", value));
         list.append(pair);
       }
-      panel.replaceChildren(detailsTitle(title), list);
+      panel.replaceChildren(detailsTitle(title), list, ...this.placesOf(span));
       byId("tl-live").textContent = `${title}. ${facts.map(([name, value]) => `${name}: ${value}`).join(". ")}`;
       this.reveal(span);
     }
     view.redraw();
+  }
+
+  // Links to where the span's layer appears in the page; none without a layer.
+  placesOf(span) {
+    const layer = this.view.data.layer(span.row.lane.def[span.row.spans[span.n]]);
+    const links = layer ? linksOf(placesOfLayer(layer, null, null)) : [];
+    if (!links.length) return [];
+    const line = element("p", null, "jumps");
+    line.append(element("span", `${layer} in`, "quiet"), ...links);
+    return [line];
   }
 
   reveal(span) {
@@ -318,6 +367,7 @@ class TimelineInput {
       End: () => view.show(view.window.dur - (view.t1 - view.t0), view.window.dur),
       s: () => this.nextStep(),
       c: () => this.togglePath(),
+      p: () => picked && this.togglePin(picked.row.lane.rank),
       r: () => this.range.select(view.range ? null : [view.t0, view.t1]),
       Enter: () => (picked ? this.zoomTo(picked) : this.pickFirst()),
     };

@@ -25,6 +25,7 @@ class TimelineView {
     this.range = null; // selected: [start, end]
     this.cursor = null; // time under the pointer
     this.showPath = true;
+    this.pinned = new Set(); // ranks on top
     this.queued = false;
     this.readTheme();
     this.openWindow(0);
@@ -39,6 +40,22 @@ class TimelineView {
     this.picked = null;
     this.range = null;
     this.layOut();
+  }
+
+  // These ranks stand on top; [] = none.
+  pin(ranks) {
+    if (ranks.length === this.pinned.size && ranks.every((rank) => this.pinned.has(rank))) return;
+    this.pinned = new Set(ranks);
+    this.layOut();
+    this.scroller.scrollTop = 0;
+  }
+
+  // Whose name is at a point of the canvas; null: nobody's.
+  rankAt(x, y) {
+    if (x >= this.gutter || y < AXIS) return null;
+    const page = y + this.scroller.scrollTop;
+    const entry = this.ranks.find(({ top, bottom }) => page >= top && page < bottom);
+    return entry ? entry.rank : null;
   }
 
   // Many ranks start compact: comparing them is the point, and that needs them on one screen.
@@ -88,7 +105,9 @@ class TimelineView {
     this.ranks = [];
     let y = AXIS + 6;
     let rank = null;
-    for (const lane of this.window.lanes) {
+    const isPinned = (lane) => this.pinned.has(lane.rank);
+    const lanes = [...this.window.lanes.filter(isPinned), ...this.window.lanes.filter((lane) => !isPinned(lane))];
+    for (const lane of lanes) {
       if (rank === null || rank.rank !== lane.rank) {
         if (rank) y += RANK_GAP;
         rank = { rank: lane.rank, host: lane.host, top: y, bottom: y, lanes: [] };
@@ -230,6 +249,10 @@ class TimelineView {
       if (n) {
         pen.fillStyle = this.color.line;
         pen.fillRect(0, rank.top - RANK_GAP / 2 - LANE_GAP / 2, this.width, 1);
+      }
+      if (this.pinned.has(rank.rank)) {
+        pen.fillStyle = this.color.accent;
+        pen.fillRect(2, rank.top - 2, 3, rank.bottom - rank.top);
       }
       pen.fillStyle = this.color.ink;
       pen.font = "600 12.5px system-ui, sans-serif";
@@ -476,6 +499,7 @@ class TimelineView {
     set.window = String(this.window.window);
     set.drawn = String(this.drawn);
     set.path = String(this.pathDrawn);
+    set.ranks = this.ranks.map(({ rank }) => rank).join(" ");
     set.hover = this.hover ? this.spanName(this.hover) : "";
     set.picked = this.picked ? this.spanName(this.picked) : "";
   }

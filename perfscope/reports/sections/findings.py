@@ -69,15 +69,18 @@ def _card(finding: Finding, short: str, *, is_verdict: bool) -> FindingCard:
 
 
 def _links(finding: Finding) -> Iterator[PageLink]:
-    """The spans of a finding, and the rows of its layer and of its axis."""
+    """The spans of a finding, its rank's lanes on top, and the rows of its layer, collective and axis."""
     find = finding.layer or finding.collective
     query = {"find": visible(find)} if find is not None else {}
     if finding.rank is not None:
-        query["rank"] = str(finding.rank)
+        query |= {"rank": str(finding.rank), "pin": str(finding.rank)}
     if query:
         yield PageLink("Show in the timeline", f"timeline&{urlencode(query)}")
     if finding.layer is not None:
         yield PageLink("Show the layer", f"layers&{urlencode({'filter': visible(finding.layer)})}")
+    if finding.collective is not None:
+        row = urlencode({"row": visible(finding.collective)})
+        yield PageLink("Show the collective", f"collectives-table&{row}")
     if finding.axis is not None:
         yield PageLink("Show communication", "communication")
 
