@@ -68,6 +68,7 @@ def test_voxels_follow_from_the_object_and_the_best_is_that_of_knowing_it(noise:
     assert alone < feed.best.accuracy - 0.15  # of a voxel without its neighbors
 
 
+@pytest.mark.slow
 def test_the_network_learns_more_than_a_voxel_by_itself_tells() -> None:
     config = config_of(
         1,

@@ -39,7 +39,7 @@ class ModelInfo:
         default_shape: input where none is asked for; None: see default_input.
         default_classes: classes where none are asked for; None: the same for all other models.
         tables: rows of each embedding table, of models that take clicks.
-        divisible: whether schemes that cut layers (mp.*, hy.* but hy.pp_dp) know all of its layers.
+        divisible: whether schemes that cut layers (mp.*, most hy.*) know all of its layers.
     """
 
     name: str
