@@ -320,6 +320,11 @@ def _rank_result(
         device=record.device,
         peak_rss_bytes=record.memory.peak_rss_bytes,
         peak_device_bytes=record.memory.peak_device_bytes,
+        peak_reserved_bytes=record.memory.peak_reserved_bytes,
+        parameter_bytes=record.memory.parameter_bytes,
+        gradient_bytes=record.memory.gradient_bytes,
+        optimizer_bytes=record.memory.optimizer_bytes,
+        buffer_bytes=record.memory.buffer_bytes,
     )
 
 

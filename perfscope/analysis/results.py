@@ -262,6 +262,11 @@ class RankResult(Struct, frozen=True, kw_only=True):
     device: str = ""  # that its model is on, such as "cuda:0 NVIDIA H200"; "": not known
     peak_rss_bytes: int | None = None  # most memory that its process held; None: not recorded
     peak_device_bytes: int | None = None  # most that its framework held of the device's; None likewise
+    peak_reserved_bytes: int | None = None  # most that its framework's allocator had reserved there
+    parameter_bytes: int | None = None  # what its parameters take; None: not measured, here and below
+    gradient_bytes: int | None = None  # when the optimizer's third update began
+    optimizer_bytes: int | None = None  # the optimizers' state
+    buffer_bytes: int | None = None  # the models' buffers
     unknown: tuple[str, ...] = ()  # parts of `breakdown_ns` that are 0 only because no trace records them
 
 

@@ -22,6 +22,7 @@ COLLECTORS: tuple[str, ...] = (
     "perfscope.collectors.cpu.tasks:TaskTimes",
     "perfscope.collectors.cpu.tasks:MainThreads",
     "perfscope.collectors.cpu.pressure:Pressure",
+    "perfscope.collectors.memory.occupancy:MemoryOccupancy",
     "perfscope.collectors.memory.numa:NumaCounters",
     "perfscope.collectors.memory.usage:NumaMemory",
     "perfscope.collectors.memory.placement:NumaPlacement",

@@ -91,6 +91,7 @@ _WHAT = {
     Figure.FIRST_HARDWARE_COUNTERS: "hardware counters of {host} for the first {time_ns:ns} of the steps",
     Figure.LAST_HARDWARE_COUNTERS: "hardware counters of {host} for the last {time_ns:ns} of the steps",
     Figure.HARDWARE_SOURCES: "{count} of {total} hardware sources of {host} ({sources})",
+    Figure.RANK_MEMORY: "memory over time of {ranks:ranks}",
     Figure.OTHERS_CPU_TIME: "CPU time taken by others on {hosts:four}",
     Figure.ENERGY_PER_SAMPLE: "energy per sample",
     Figure.WIRE_BYTES: "bytes on the wire",
@@ -175,6 +176,8 @@ _WHY = {
     Cause.SAMPLER_KILLED: "its sampler was killed",
     Cause.SAMPLER_ENDED: "its sampler ended: {end}",
     Cause.SOURCES_ABSENT: "not available there: run `perfscope doctor` on that host for reasons and remedies",
+    Cause.MEMORY_NOT_READ: "the sampler read none of it: an older perfscope recorded the run, or "
+    "the processes could not be read",
     Cause.CPU_COUNT_NOT_KNOWN: "topology.json does not say how many CPUs there are",
     Cause.NO_ENERGY: "no energy counter was read",
     Cause.NO_ENERGY_SOURCE: "{absent:energy_sources}",

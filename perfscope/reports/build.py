@@ -32,6 +32,7 @@ from perfscope.reports.sections.layer_names import layer_names
 from perfscope.reports.sections.layers import layers_section
 from perfscope.reports.sections.learning import learning_section
 from perfscope.reports.sections.machine import machine_figures, machine_notices, machine_section
+from perfscope.reports.sections.memory import memory_section
 from perfscope.reports.sections.phases import phases_section
 from perfscope.reports.sections.pipeline import pipeline_section
 from perfscope.reports.sections.progress import progress_section, progress_verdict
@@ -93,6 +94,7 @@ def build_report(analysis: RunAnalysis, timeline: TimelineExtract | None) -> Rep
         waits_section(usual),
         device_section(analysis),
         series_section(analysis),
+        memory_section(analysis),
         machine_section(analysis),
         counters_section(analysis),
         traffic_section(analysis),

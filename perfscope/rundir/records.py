@@ -80,10 +80,15 @@ class Overhead(Record, frozen=True):
 
 
 class Memory(Record, frozen=True):
-    """Most memory that the process held, bytes."""
+    """Most memory that the process held, and what its tensors took in the third update, bytes."""
 
     peak_rss_bytes: Size | None = None
     peak_device_bytes: Size | None = None
+    peak_reserved_bytes: Size | None = None
+    parameter_bytes: Size | None = None
+    gradient_bytes: Size | None = None
+    optimizer_bytes: Size | None = None
+    buffer_bytes: Size | None = None
 
 
 class Besides(Record, frozen=True):

@@ -93,6 +93,7 @@ class Cause(str, Enum):
     SAMPLER_KILLED = "sampler_killed"
     SAMPLER_ENDED = "sampler_ended"
     SOURCES_ABSENT = "sources_absent"
+    MEMORY_NOT_READ = "memory_not_read"
     CPU_COUNT_NOT_KNOWN = "cpu_count_not_known"
     NO_ENERGY = "no_energy"
     NO_ENERGY_SOURCE = "no_energy_source"

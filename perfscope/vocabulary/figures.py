@@ -77,6 +77,7 @@ class Figure(str, Enum):
     FIRST_HARDWARE_COUNTERS = "first_hardware_counters"
     LAST_HARDWARE_COUNTERS = "last_hardware_counters"
     HARDWARE_SOURCES = "hardware_sources"
+    RANK_MEMORY = "rank_memory"
     OTHERS_CPU_TIME = "others_cpu_time"
     ENERGY_PER_SAMPLE = "energy_per_sample"
     WIRE_BYTES = "wire_bytes"

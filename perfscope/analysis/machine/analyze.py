@@ -12,6 +12,7 @@ from perfscope.analysis.machine.effects import with_effects
 from perfscope.analysis.machine.energy import energies, joules_per_sample, why_no_energy
 from perfscope.analysis.machine.host import Host, open_hosts
 from perfscope.analysis.machine.links import traffic
+from perfscope.analysis.machine.memory import memory_limits, missing_memory, rank_memory
 from perfscope.analysis.machine.missing_sources import absent_sources, unsampled, unwatched
 from perfscope.analysis.machine.oversubscription import waited_ratio
 from perfscope.analysis.machine.peaks import ceilings
@@ -22,6 +23,8 @@ from perfscope.analysis.machine.results import (
     Energy,
     LinkTraffic,
     MachineAnalysis,
+    MemoryLimit,
+    RankMemory,
     RankPlacement,
     Roofline,
     SamplerCost,
@@ -67,6 +70,8 @@ class _Hosts(Struct):
     tracks: list[CounterTrack] = []
     ceilings: list[Ceiling] = []
     rooflines: list[Roofline] = []
+    rank_memory: list[RankMemory] = []
+    memory_limits: list[MemoryLimit] = []
     placements: list[RankPlacement] = []
     traffic: list[LinkTraffic] = []
     energy: list[Energy] = []
@@ -96,6 +101,8 @@ class _Hosts(Struct):
     def _add_samples(self, host: Host) -> None:
         self.sampled.append(host)
         self.tracks += tracks(host)
+        self.rank_memory += rank_memory(host)
+        self.memory_limits += memory_limits(host)
         self.traffic += traffic(host)
         energy = energies(host)
         self.energy += energy
@@ -139,9 +146,7 @@ def analyze_machine(source: RunSource, training: Training) -> tuple[MachineAnaly
     seen = [disturbance for look in hosts.looks for disturbance in look.disturbances]
     effects = with_effects(seen, hosts.sampled, own_bounds)
     verdict = judge(hosts.looks, effects.disturbances, len(windows))
-    num_hosts = max(1, len({record.host for record in source.rank_records.values()}))
-    num_samples = _num_samples(training)
-    per_sample, no_energy = joules_per_sample(hosts.energy, num_hosts, num_samples, hosts.no_energy)
+    per_sample, no_energy = _joules_per_sample(source, training, hosts)
     on_wire = wire(hosts.sampled, training.calls, windows, _job(source))
     missing = [*hosts.missing, *_missing(source, training, hosts, no_energy, on_wire)]
     machine = MachineAnalysis(
@@ -154,6 +159,8 @@ def analyze_machine(source: RunSource, training: Training) -> tuple[MachineAnaly
         tracks=tuple(hosts.tracks),
         ceilings=tuple(hosts.ceilings),
         rooflines=tuple(hosts.rooflines),
+        rank_memory=tuple(sorted(hosts.rank_memory, key=lambda memory: memory.rank)),
+        memory_limits=tuple(hosts.memory_limits),
         placements=tuple(hosts.placements),
         traffic=tuple(hosts.traffic),
         wire=on_wire,
@@ -198,6 +205,13 @@ def _windows(facts: Sequence[WindowFacts]) -> tuple[TracedWindow, ...]:
         )
         for number, members in sorted(by_rank.items())
     )
+
+
+def _joules_per_sample(
+    source: RunSource, training: Training, hosts: _Hosts
+) -> tuple[float | None, Sequence[Missing]]:
+    num_hosts = max(1, len({record.host for record in source.rank_records.values()}))
+    return joules_per_sample(hosts.energy, num_hosts, _num_samples(training), hosts.no_energy)
 
 
 def _num_samples(training: Training) -> float | None:
@@ -267,6 +281,7 @@ def _missing(
         missing.append(entry)
     if hosts.sampled:
         missing += no_energy
+        missing += missing_memory(hosts.sampled, hosts.rank_memory)
     if training.calls and hosts.sampled and not on_wire:
         missing.append(missing_figure(Figure.WIRE_BYTES, Cause.NOTHING_ON_WIRE, reason=NOTHING_TO_COMPARE))
     if not training.layers:  # else the rooflines say it

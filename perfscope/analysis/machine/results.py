@@ -14,6 +14,7 @@ from perfscope.analysis.missing import Missing
 from perfscope.rundir.host_records import TopologyRecord
 from perfscope.vocabulary.disturbances import DisturbanceKind
 from perfscope.vocabulary.links import LinkClass
+from perfscope.vocabulary.memory import LimitOf
 
 
 class CounterTrack(Struct, frozen=True, kw_only=True):
@@ -24,7 +25,9 @@ class CounterTrack(Struct, frozen=True, kw_only=True):
 
     id: str  # unique within the run: "<host>/<metric>{labels}"
     host: str
-    group: str  # which chart: cpu, pressure, memory, numa, network, fabric, gpu, gpu_link, power, clocks, io
+    # Which chart: rank_memory, host_memory, cpu, pressure, memory, numa, network, fabric, gpu, gpu_link,
+    # power, clocks, io.
+    group: str
     title: str  # "CPU busy", "eth0 sent", "GPU 0 clock"
     unit: str  # ratio, bytes_per_s, watts, hz, celsius, per_s, bytes
     t_ns: tuple[int, ...]  # middle of each point, Unix ns
@@ -34,6 +37,32 @@ class CounterTrack(Struct, frozen=True, kw_only=True):
     peak: float | None = None  # what it could be at most, same unit
     peak_source: str = ""  # "measured", "link speed", "theoretical: ..."
     quality: str = "exact"  # the worst of its readings: see rundir.metrics.QUALITIES
+
+
+class RankMemory(Struct, frozen=True, kw_only=True):
+    """Resident memory of one rank's process over the run."""
+
+    rank: int
+    host: str
+    peak_bytes: int  # the most that a sample saw
+    peak_at_ns: int  # when, Unix ns
+    shared_bytes: int | None  # part of it that is files or shared memory; None: not read
+    first_bytes: int | None  # at the first sample after the first step began; None: no step
+    last_bytes: int | None  # at the last sample before the last step ended; None: no step
+    num_samples: int
+
+
+class MemoryLimit(Struct, frozen=True, kw_only=True):
+    """Something of a host that has only so much memory, and the most of it that was in use."""
+
+    host: str
+    of: LimitOf
+    name: str  # path of the control group, number of the device; "" = the host
+    limit_bytes: int
+    peak_bytes: int  # most in use by all processes, without what the kernel can take back at once
+    peak_at_ns: int  # when, Unix ns
+    headroom_bytes: int  # limit_bytes - peak_bytes
+    headroom_ratio: float  # headroom_bytes / limit_bytes
 
 
 class StoppedReading(Struct, frozen=True, kw_only=True):
@@ -209,6 +238,8 @@ class MachineAnalysis(Struct, frozen=True, kw_only=True):
     tracks: tuple[CounterTrack, ...] = ()  # lines of the counter charts
     ceilings: tuple[Ceiling, ...] = ()  # measured and theoretical peaks
     rooflines: tuple[Roofline, ...] = ()  # one per host or device that has one
+    rank_memory: tuple[RankMemory, ...] = ()  # resident memory of ranks over the run
+    memory_limits: tuple[MemoryLimit, ...] = ()  # of hosts, control groups and devices: peak and headroom
     placements: tuple[RankPlacement, ...] = ()  # CPUs and memory of each rank
     traffic: tuple[LinkTraffic, ...] = ()  # bytes over each link
     wire: tuple[WireBytes, ...] = ()  # bytes of collectives by formula and on the wire

@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from perfscope.analysis.machine.host import Host
 from perfscope.analysis.machine.lines import SampledLine, gauge_line, rate_line, summed, track
+from perfscope.analysis.machine.memory import occupancy_tracks
 from perfscope.analysis.machine.peaks import Peak, memory_peak
 from perfscope.analysis.machine.results import CounterTrack
 from perfscope.rundir.metrics import GAUGE
@@ -125,6 +126,7 @@ def tracks(host: Host) -> list[CounterTrack]:
         _per_rank(host, "rank_runqueue_wait", "pressure", "rank {} waits for a CPU", 1e-9),
         _bandwidth(host),
         _memory(host),
+        occupancy_tracks(host),
         _all(host, _JOB_MEMORY),
         _all(host, _NUMA if len(host.topology.nodes) > 1 else ()),
         _network(host),

@@ -21,6 +21,7 @@ from perfscope.vocabulary.disturbances import NEIGHBORS
 
 # The first part of a collector's name -> a heading, and the same inside a sentence; in the table's order.
 GROUPS = {
+    "memory": ("Memory in use", "memory in use"),
     "numa": ("NUMA", "NUMA"),
     "cpu": ("CPU and pressure", "CPUs"),
     "pressure": ("CPU and pressure", "CPUs"),

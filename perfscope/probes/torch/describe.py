@@ -6,6 +6,7 @@ import sys
 from typing import Any, Dict, List, Mapping, Optional
 
 from ..memory import peak_rss
+from .held import HeldMemory
 from .layers import class_name, unwrap
 from .parallel import data_parallel, mesh
 
@@ -25,13 +26,15 @@ def framework() -> Dict[str, Any]:
     }
 
 
-def memory() -> Dict[str, Any]:
-    """The most memory this process held so far, bytes; None where that cannot be read."""
+def memory(held: HeldMemory) -> Dict[str, Any]:
+    """The most memory this process held so far, and what its tensors take, bytes; None: not measured."""
     torch = sys.modules["torch"]
-    device = None
+    device = reserved = None
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         device = int(torch.cuda.max_memory_allocated())
-    return {"peak_rss_bytes": peak_rss(), "peak_device_bytes": device}
+        reserved = int(torch.cuda.max_memory_reserved())
+    peaks = {"peak_rss_bytes": peak_rss(), "peak_device_bytes": device, "peak_reserved_bytes": reserved}
+    return dict(peaks, **held.bytes)
 
 
 def groups(axes: Mapping[str, str]) -> Dict[str, Any]:

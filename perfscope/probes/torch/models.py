@@ -9,6 +9,7 @@ from __future__ import annotations
 import weakref
 from typing import Any, Callable, Dict, FrozenSet, Iterator, List, NamedTuple
 
+from .held import HeldMemory
 from .layers import field, parts
 
 MAX_CALLS = 5_000  # candidates kept between two updates
@@ -77,6 +78,7 @@ class Models:
 
     Attributes:
         changed: models were found since this was last set to False.
+        held: bytes that the training's tensors take.
     """
 
     def __init__(self) -> None:
@@ -86,6 +88,7 @@ class Models:
         self._roots: List[Callable[[], Any]] = []
         self._serial = 0
         self.changed = False
+        self.held = HeldMemory()
 
     @property
     def roots(self) -> List[Any]:
@@ -98,7 +101,14 @@ class Models:
         return next(iter(self.roots), None)
 
     def serial(self, optimizer: Any) -> int:
-        """A number of this optimizer's own, from 1 (addresses are used again). Learns what it holds."""
+        """A number of this optimizer's own, from 1 (addresses are used again). Its update begins."""
+        serial = self._learned(optimizer)
+        alive = [entry.optimizer() for entry in self._optimizers.values()]
+        self.held.update_begins(serial, [one for one in alive if one is not None], self.roots)
+        return serial
+
+    def _learned(self, optimizer: Any) -> int:
+        """Its number; what it holds is known now."""
         groups = optimizer.param_groups
         count = sum(len(group["params"]) for group in groups)
         cached = self._optimizers.get(id(optimizer))

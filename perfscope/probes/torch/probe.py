@@ -168,7 +168,7 @@ class TorchProbe(FrameworkProbe):
         return torch_describe.framework()
 
     def memory(self) -> Dict[str, Any]:
-        return torch_describe.memory()
+        return torch_describe.memory(self.models.held)
 
     def last_step(self) -> bool:
         self._disarm()

@@ -23,6 +23,7 @@ from perfscope.reports.model import (
     Unit,
 )
 from perfscope.reports.sections.machine import origin_ns
+from perfscope.vocabulary.memory import HOST_MEMORY, RANK_MEMORY
 
 MOST_LINES = 8
 MOST_FAMILIES = 3  # charts of one kind of line that a group may have
@@ -48,6 +49,8 @@ TITLES = {
     "cpu": "CPUs",
     "gpu": "GPUs",
     "pressure": "Pressure (share of time waiting)",
+    RANK_MEMORY: "Resident memory of ranks",
+    HOST_MEMORY: "Memory of hosts and control groups in use",
     "memory": "Memory",
     "network": "Network",
     "fabric": "Fabric",
@@ -81,23 +84,40 @@ def counters_section(analysis: RunAnalysis) -> Section | None:
     machine = analysis.machine
     if machine is None or not machine.tracks:
         return None
+    tracks = [track for track in machine.tracks if not of_memory(track)]
+    block = counters_block(machine, tracks, "counters-chart", "Counters over the run")
+    if block is None:
+        return None
+    return Section(id="counters", title="Counters over the run", lead=_lead(machine), blocks=(block,))
+
+
+def of_memory(track: CounterTrack) -> bool:
+    """Whether the section Memory draws it."""
+    in_bytes = track.unit == "bytes" and track.group in ("memory", "gpu")
+    return in_bytes or track.group in (RANK_MEMORY, HOST_MEMORY)
+
+
+def counters_block(
+    machine: MachineAnalysis, tracks: Sequence[CounterTrack], block_id: str, title: str
+) -> Counters | None:
+    """Charts of those tracks that move, by group and unit; None where none does."""
     origin, end = origin_ns(machine), _end_ns(machine)
     groups: dict[tuple[str, Unit], list[CounterTrack]] = defaultdict(list)
-    for track in machine.tracks:
+    for track in tracks:
         groups[track.group, UNITS.get(track.unit, Unit.NUMBER)].append(track)
-    moving = {key: [t for t in tracks if _moves(t)] for key, tracks in groups.items()}
-    still = len(machine.tracks) - sum(len(tracks) for tracks in moving.values())
+    moving = {key: [t for t in of_group if _moves(t)] for key, of_group in groups.items()}
+    still = len(tracks) - sum(len(of_group) for of_group in moving.values())
     if not any(moving.values()) or end <= origin:
         return None
     several = len({track.host for track in machine.tracks}) > 1
     charts = tuple(
         _chart(key, number, family, origin, several)
-        for key, tracks in sorted(moving.items(), key=lambda item: _interest(item[0]))
-        for number, family in enumerate(_families(key, tracks))
+        for key, of_group in sorted(moving.items(), key=lambda item: _interest(item[0]))
+        for number, family in enumerate(_families(key, of_group))
     )
-    block = Counters(
-        id="counters-chart",
-        title="Counters over the run",
+    return Counters(
+        id=block_id,
+        title=title,
         span_ns=end - origin,
         charts=charts,
         windows=tuple(
@@ -107,9 +127,8 @@ def counters_section(analysis: RunAnalysis) -> Section | None:
         ),
         disturbances=_disturbances(machine, origin, end),
         steps=_steps(machine, origin),
-        caption=_caption(machine, still),
+        caption=_caption(tracks, still),
     )
-    return Section(id="counters", title="Counters over the run", lead=_lead(machine), blocks=(block,))
 
 
 def _lead(machine: MachineAnalysis) -> str:
@@ -117,9 +136,9 @@ def _lead(machine: MachineAnalysis) -> str:
     return f"{sentence} behind a point." if machine.tracks else ""
 
 
-def _caption(machine: MachineAnalysis, still: int) -> str:
+def _caption(tracks: Sequence[CounterTrack], still: int) -> str:
     parts = []
-    if any(track.peak is not None for track in machine.tracks):
+    if any(track.peak is not None for track in tracks):
         parts.append("Dashed gray line: maximum.")
     if still:
         text = "counter stayed at 0 and is" if still == 1 else "counters stayed at 0 and are"

@@ -218,7 +218,7 @@ def test_counter_charts_come_by_interest_with_a_unit_each() -> None:
     assert [(chart.title, chart.unit) for chart in charts[:3]] == [
         ("CPUs", Unit.RATIO),
         ("GPUs, utilization", Unit.RATIO),
-        ("GPUs, memory in use", Unit.BYTES),
+        ("Memory bandwidth", Unit.RATE),
     ]
     assert len({chart.id for chart in charts}) == len(charts)
 

@@ -1,0 +1,95 @@
+"""Memory of ranks over the run, and what was left below the limits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from perfscope.analysis.run import analyze_run
+from perfscope.reports.build import build_report
+from perfscope.reports.model import Counters, Section, Table
+from perfscope.vocabulary.figures import Figure
+from perfscope.vocabulary.memory import LimitOf
+from tests.support.synthetic_samples import SampledRun, SampleFile, ticks, two_nodes
+
+GIB = 1 << 30
+SLOW = ticks(0, 40, 1.0)
+
+
+def sampled(with_ranks: bool = True) -> SampleFile:
+    """Rank 0 grows from 1 to 3 GiB in its steps (s 10 to 30), the group of 4 GiB and the host with it."""
+    grown = [round(GIB * (1 + 2 * min(max(t - 10, 0), 20) / 20)) for t in SLOW]
+    file = SampleFile()
+
+    def gauge(metric: str, values: list[int], **labels: Any) -> None:
+        file.add(metric, SLOW, values, kind="gauge", unit="bytes", **labels)
+
+    if with_ranks:
+        gauge("rank_resident_bytes", grown, pid="100")
+        gauge("rank_shared_bytes", [GIB // 4] * len(SLOW), pid="100")
+    gauge("host_memory_total", [16 * GIB] * len(SLOW))
+    gauge("host_memory_available", [12 * GIB - held for held in grown])
+    gauge("job_memory_used", grown, group="/job")
+    gauge("job_memory_limit", [4 * GIB] * len(SLOW), group="/job")
+    gauge("gpu_memory_used", [2 * GIB] * len(SLOW), gpu="0")
+    gauge("gpu_memory_total", [8 * GIB] * len(SLOW), gpu="0")
+    return file
+
+
+def run_of(path: Path, file: SampleFile) -> SampledRun:
+    return SampledRun(path, file, topology=two_nodes(), ranks=[{"pid": 100}])
+
+
+def test_peak_growth_and_headroom_follow_from_the_samples(tmp_path: Path) -> None:
+    machine = analyze_run(run_of(tmp_path, sampled()).read()).machine
+    assert machine is not None
+    (rank,) = machine.rank_memory
+    assert (rank.rank, rank.peak_bytes, rank.shared_bytes) == (0, 3 * GIB, GIB // 4)
+    assert rank.first_bytes is not None and rank.last_bytes is not None
+    assert rank.first_bytes < 1.2 * GIB < 2.8 * GIB < rank.last_bytes
+    limits = {limit.of: limit for limit in machine.memory_limits}
+    assert limits[LimitOf.HOST].headroom_bytes == 9 * GIB
+    assert limits[LimitOf.CONTROL_GROUP].headroom_ratio == 0.25
+    assert limits[LimitOf.CONTROL_GROUP].name == "/job"
+    assert limits[LimitOf.DEVICE].headroom_bytes == 6 * GIB
+    assert not any(gap.figure is Figure.RANK_MEMORY for gap in machine.missing)
+
+
+def test_ranks_that_were_not_read_are_missing_and_not_zero(tmp_path: Path) -> None:
+    machine = analyze_run(run_of(tmp_path, sampled(with_ranks=False)).read()).machine
+    assert machine is not None
+    assert machine.rank_memory == ()
+    (gap,) = [gap for gap in machine.missing if gap.figure is Figure.RANK_MEMORY]
+    assert gap.ranks == (0,)
+
+
+def test_the_section_draws_ranks_host_and_device_and_counters_do_not_repeat_them(tmp_path: Path) -> None:
+    report = build_report(analyze_run(run_of(tmp_path, sampled()).read()), None)
+    sections = {section.id: section for section in report.sections}
+    chart, headroom, ranks = sections["memory"].blocks
+    assert isinstance(chart, Counters) and isinstance(headroom, Table) and isinstance(ranks, Table)
+    labels = [line.label for panel in chart.charts for line in panel.lines]
+    assert labels == [
+        "GPU 0 memory in use",
+        "rank 0 resident memory",
+        "host memory in use",
+        "control group /job",
+    ]
+    assert [row[0] for row in headroom.rows] == [
+        "control group /job of node0",
+        "host node0",
+        "device 0 of node0",
+    ]
+    assert (
+        "control group /job of node0, 1.00 GiB of 4.00 GiB (25 %) were never used" in sections["memory"].lead
+    )
+    drawn = [line.label for block in _counters(sections) for panel in block.charts for line in panel.lines]
+    assert not {*drawn} & {*labels}
+
+
+def _counters(sections: dict[str, Section]) -> list[Counters]:
+    return (
+        [block for block in sections["counters"].blocks if isinstance(block, Counters)]
+        if ("counters" in sections)
+        else []
+    )
