@@ -22,6 +22,7 @@ from perfscope.reports.model import (
     Value,
 )
 from perfscope.reports.sections.layer_counters import counters_table
+from perfscope.reports.sections.layer_map import layer_map
 from perfscope.reports.sections.layer_names import layer_names
 from perfscope.reports.sections.roofline import drawable
 from perfscope.reports.sections.steps import mean_shares, scope_of
@@ -70,6 +71,7 @@ def layers_section(analysis: RunAnalysis) -> Section:
             bars=tuple(_bar(layer, names, parts) for layer in drawn),
             caption=several if len(by_time) > MOST_BARS else "In order of first execution.",
         ),
+        *layer_map(analysis, drawn, ROOT_NAME),
         _table(analysis, by_time, primary_type=bool(names)),
     ]
     if counters := counters_table(analysis, by_time, names, ROOT_NAME):

@@ -27,7 +27,7 @@ def step_map(analysis: RunAnalysis) -> tuple[HeatMap, ...]:
     per_row = -(-len(series) // MOST_ROWS)
     num_rows = -(-len(series) // per_row)
     per_column = -(-longest // min(MOST_COLUMNS, MOST_CELLS // num_rows))
-    means = _binned(table, per_row, per_column)
+    means = binned(table, per_row, per_column)
     known = means[np.isfinite(means)]
     low, high = np.percentile(known, BULK)
     if low >= high:
@@ -54,7 +54,7 @@ def step_map(analysis: RunAnalysis) -> tuple[HeatMap, ...]:
     )
 
 
-def _binned(table: NDArray[np.float64], per_row: int, per_column: int) -> NDArray[np.float64]:
+def binned(table: NDArray[np.float64], per_row: int, per_column: int) -> NDArray[np.float64]:
     """Means of blocks of the table; nan where a block has no value."""
     known = np.isfinite(table)
 
