@@ -13,7 +13,7 @@ from perfscope.reports.distributions import HeatLevel, HeatMap
 from perfscope.reports.sections.step_map import binned
 
 MOST_COLUMNS, MOST_ROWS = 100, 20
-LONGEST_NAME = 14  # the room left of a map
+LONGEST_NAME = 12  # the room left of a map
 EDGES = (1.05, 1.1, 1.25, 1.5, 2.0)  # times the layer's median; one scale in every report
 
 
