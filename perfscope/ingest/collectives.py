@@ -92,7 +92,17 @@ class Collective(Struct, frozen=True):
         elif name == "reduce_scatter" and size:
             taken = taken if taken is not None or given is None else given // size
             given = taken * size if given is None and taken is not None else given
-        return replace(self, in_bytes=given, out_bytes=taken, group_size=size)
+        return replace(self, in_bytes=given, out_bytes=taken, group_size=size)._that_fits()
+
+    def _that_fits(self) -> Collective:
+        """Without numbers that no column holds: a damaged trace may have any."""
+        unfit = {
+            name
+            for bits, names in _BITS.items()
+            for name in names
+            if (number := getattr(self, name)) is not None and abs(number) >= 1 << bits
+        }
+        return replace(self, **dict.fromkeys(unfit)) if unfit else self
 
     @property
     def told_size(self) -> int | None:
@@ -110,6 +120,7 @@ _EXCHANGE = "c10d::alltoall_base_"  # (output, input, ...)
 _EXCHANGE_SPANS = ("gloo:all_to_all",)
 _NCCL_CALLS = "nccl:"
 _FIELDS = tuple(Collective.__struct_fields__)
+_BITS = {31: ("group_size", "peer"), 62: ("in_bytes", "out_bytes")}
 
 
 def canonical(name: str) -> str | None:
@@ -216,6 +227,8 @@ def _sized_by_shapes(name: str, collective: Collective, args: Args) -> Collectiv
         dims = msgspec.json.decode(bytes(args.dims))
         types = msgspec.json.decode(bytes(args.types))
     except (ValueError, RecursionError):
+        return collective
+    if not isinstance(dims, list) or not isinstance(types, list):
         return collective
     tensors = []
     for shape, kind in zip(dims, types, strict=False):

@@ -35,6 +35,7 @@ class Cost(Struct, frozen=True):
     written: int
 
 
+_MOST = 1 << 62  # more is no size of a real operator, and no column holds it
 _Model = Callable[[OperatorInputs], Cost | None]
 
 
@@ -49,9 +50,10 @@ def cost(name: str, dims: Sequence[Any], types: Sequence[Any], concrete: Sequenc
     if model is None:
         return None
     try:
-        return model(OperatorInputs(dims, types, concrete))
+        found = model(OperatorInputs(dims, types, concrete))
     except (ValueError, IndexError, TypeError, ZeroDivisionError):
         return None  # a shape that is missing or does not fit the operator: no figure rather than a wrong one
+    return found if found is None or max(found.flops, found.read, found.written) < _MOST else None
 
 
 # Matrix products

@@ -25,7 +25,7 @@ def read_calls(path: Path) -> FrameworkTrace:
     """
     document = _document(path)
     offset = _int(document.get("unix_ns")) - _int(document.get("monotonic_ns"))
-    main_tid = document.get("main_tid")
+    main_tid = _lane_or_none(document.get("main_tid"))
     labels = _labels(document.get("lanes"))
     trace = FrameworkTrace(groups=[group for group in _list(document, "groups") if isinstance(group, dict)])
     trace.notes += [str(note) for note in _list(document, "notes")]
@@ -143,6 +143,10 @@ def _is_step(step_row: object) -> bool:
     ):
         return False
     return bool(abs(step_row[0]) < 1 << 31 and step_row[1] <= step_row[2])
+
+
+def _lane_or_none(value: object) -> int | None:
+    return value if type(value) is int and abs(value) < 1 << 61 else None
 
 
 def _list(document: dict[str, Any], key: str) -> list[Any]:

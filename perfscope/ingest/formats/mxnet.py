@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import msgspec
 from msgspec import Struct
@@ -41,13 +41,16 @@ _BACKWARD = "_backward"
 # Makes or fills arrays, for either pass.
 _HELPERS = ("SetValueOp", "_zeros", "_ones", "zeros_like", "ones_like", "_full", "_copyto", "Copy")
 _NS = 1_000
+_MOST_US = 1 << 52  # of a time: more is none, and no column holds its nanoseconds
+_MOST_RANKS = 1_000_000
+_NUMBER = re.compile(r"[0-9]{1,18}")
 
 
 class _Record(msgspec.Struct):
     name: str = ""
     cat: str = ""
     ph: str = ""
-    ts: int = 0
+    ts: Annotated[int, msgspec.Meta(ge=-_MOST_US, le=_MOST_US)] = 0
     pid: int = 0
     tid: int | None = None
     args: dict[str, object] = msgspec.field(default_factory=dict)
@@ -118,7 +121,7 @@ def _records(path: Path) -> tuple[list[_Record], int]:
         end = match.end()
         try:
             records.append(decoder.decode(match[0]))
-        except msgspec.DecodeError:
+        except (ValueError, RecursionError):  # nested too deep, or text that is no UTF-8
             num_bad += 1
     if not records:
         raise TraceError(f"{path}: holds no records")
@@ -155,13 +158,13 @@ def _paired(records: list[_Record]) -> tuple[list[_Span], _Marks, int]:
 def _mark(marks: _Marks, record: _Record, start: int, end: int) -> None:
     if record.name.startswith(layout.MARK_STEP):
         step = record.name[len(layout.MARK_STEP) :]
-        if step.isdigit():
+        if _NUMBER.fullmatch(step) and int(step) < 1 << 31:
             marks.steps.append((int(step), start, end))
     elif record.name.startswith(_THREAD):
         thread, _, cpus = record.name[len(_THREAD) :].partition(":")
-        if thread.isdigit():
+        if _NUMBER.fullmatch(thread):
             marks.main = (record.tid or 0, int(thread))
-        marks.num_cpus = int(cpus) if cpus.isdigit() else None
+        marks.num_cpus = int(cpus) if _NUMBER.fullmatch(cpus) else None
     elif record.name == layout.MARK_INPUT:
         marks.inputs.append((start, end))
     elif record.name.startswith(_COMM):
@@ -173,7 +176,9 @@ def _mark(marks: _Marks, record: _Record, start: int, end: int) -> None:
 def _traffic(text: str) -> Collective | None:
     """`collective:group:size:in_bytes:out_bytes:dtype:calls`; `elements` holds the number of calls."""
     parts = text.split(":")
-    if len(parts) != 7 or not all(part.isdigit() for part in (*parts[2:5], parts[6])):
+    if len(parts) != 7 or not all(map(_NUMBER.fullmatch, (*parts[2:5], parts[6]))):
+        return None
+    if int(parts[2]) > _MOST_RANKS:
         return None
     return Collective(
         name=canonical(parts[0]) or parts[0],
@@ -249,7 +254,9 @@ class _Writer:
         name = self._devices.get(span.device)
         if name is not None:
             kind, _, number = name.partition("/")
-            return int(number) if kind == "gpu" and number.isdigit() else -1
+            return (
+                int(number) if kind == "gpu" and _NUMBER.fullmatch(number) and int(number) < _MAX_GPUS else -1
+            )
         cpus = self._marks.num_cpus
         return span.device - cpus if cpus is not None and cpus <= span.device < cpus + _MAX_GPUS else -1
 

@@ -24,6 +24,7 @@ from perfscope.vocabulary.steps import StepSource
 
 Ints = NDArray[np.int64]
 UNKNOWN = -1  # of flops and bytes
+_SIGN = 1 << 63
 
 
 class FrameworkTrace(Struct):
@@ -55,6 +56,7 @@ class FrameworkTrace(Struct):
 
     def lane(self, lane: int, role: str, label: str, device: int = -1) -> int:
         """The index of a new lane."""
+        lane = (lane + _SIGN) % (2 * _SIGN) - _SIGN  # threads may be hashes of 64 bits
         self.lanes.append(Lane(device=device, lane=lane, role=role, label=label))
         return len(self.lanes) - 1
 
