@@ -9,7 +9,8 @@ import click
 from perfscope.cli.engine import Engine, engine_options
 from perfscope.cli.lazy_group import HELP
 
-FORMATS = ("perfetto", "speedscope", "parquet", "csv", "arrow", "openmetrics", "otf2")
+FORMATS = ("perfetto", "speedscope", "parquet", "csv", "arrow", "openmetrics", "otf2", "chakra")
+FOLDERS = ("otf2", "chakra")  # of FORMATS
 TRACKERS = ("mlflow", "wandb", "tensorboard")
 
 
@@ -55,6 +56,8 @@ def command(
     csv         the same table as text
     arrow       the same table as an Arrow file, to be mapped into memory
     otf2        a folder with an OTF2 archive, for Vampir; the timeline only; needs the package otf2
+    chakra      a folder with a Chakra execution trace per rank, for ASTRA-sim and other simulators; the
+                timeline only
     openmetrics the figures of the run as OpenMetrics text, for a metrics store
 
     \b
@@ -62,14 +65,15 @@ def command(
       perfscope export --format perfetto
       perfscope export my-run --format parquet -o timeline.parquet
       perfscope export my-run --format csv --table layers
+      perfscope export my-run --format chakra -o my-run.chakra
       perfscope export my-run --to mlflow -o mlruns
     """
     if (format_name is None) == (tracker is None):
         raise click.UsageError("give either --format, or --to with a tracker")
     if tracker is not None:
         _to_tracker(run, tracker, table, output, engine)
-    elif format_name == "otf2":
-        _to_otf2(run, table, output, engine)
+    elif format_name in FOLDERS:
+        _to_folder(run, format_name, table, output, engine)
     elif format_name is not None:
         _to_file(run, format_name, table, output, force, engine)
 
@@ -90,24 +94,31 @@ def _to_tracker(run: Path | None, tracker: str, table: str, output: Path | None,
     click.echo(f"perfscope: {tracker}: {where}")
 
 
-def _to_otf2(run: Path | None, table: str, output: Path | None, engine: Engine) -> None:
+def _to_folder(run: Path | None, format_name: str, table: str, output: Path | None, engine: Engine) -> None:
     from perfscope.api.run import TIMELINE
     from perfscope.cli.report import ingest, open_run, opened_run
     from perfscope.errors import PerfscopeError, UsageError
+    from perfscope.reports.chakra import ranks_of_groups, write_chakra
     from perfscope.reports.otf2_archive import write_otf2
     from perfscope.rundir.reader import RunReader
     from perfscope.units import format_count
 
     if table != TIMELINE:
-        raise UsageError(f"otf2 holds the timeline only: export the table {table} as parquet, csv or arrow")
+        raise UsageError(
+            f"{format_name} holds the timeline only: export the table {table} as parquet, csv or arrow"
+        )
     reader = open_run(run)
-    target = output if output is not None else reader.path / "timeline.otf2"
+    target = output if output is not None else reader.path / f"timeline.{format_name}"
     opened = opened_run(RunReader(ingest(reader.path, engine)), engine, reader.path)
     parts = opened.timeline_parts()
     if not parts:
         raise PerfscopeError(f"{reader.path} has no traced window, so there is no timeline to export")
-    spans = write_otf2(parts, opened.reader.run.name or "run", target)
-    click.echo(f"perfscope: {format_count(spans)} spans in {target}", err=True)
+    if format_name == "chakra":
+        groups = ranks_of_groups(group for summary in opened.reader.summaries() for group in summary.groups)
+        what = f"{format_count(write_chakra(parts, groups, target))} nodes"
+    else:
+        what = f"{format_count(write_otf2(parts, opened.reader.run.name or 'run', target))} spans"
+    click.echo(f"perfscope: {what} in {target}", err=True)
     click.echo(target)
 
 
