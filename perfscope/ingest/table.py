@@ -1,4 +1,4 @@
-"""Finished slices into `schema.TIMELINE` on disk, one row group per slice, each in order of start."""
+"""Finished slices into `schema.TIMELINE` on disk, each in order of start, several of them a row group."""
 
 from __future__ import annotations
 
@@ -26,6 +26,8 @@ from perfscope.rundir.schema import KINDS, PHASES, TIMELINE
 Ints = npt.NDArray[np.int64]
 _WORD_COLUMNS = [field.name for field in TIMELINE if pa.types.is_dictionary(field.type)]
 _ORDERED_COLUMNS = {"start_ns": "DELTA_BINARY_PACKED", "launch_ns": "DELTA_BINARY_PACKED"}
+# Every column of a row group costs as much to write and to read as some thousand rows of it.
+_GROUP_ROWS = 1 << 14
 _COMM_COLUMNS = (
     *("collective", "group", "group_size", "in_bytes", "out_bytes", "in_rows", "out_rows"),
     *("dtype", "peer", "seq"),
@@ -76,6 +78,8 @@ class TimelineFile:
         self._groups = groups
         self._call_groups = call_groups
         self._counts: dict[tuple[str | None, str | None], int] = defaultdict(int)
+        self._held: list[TimelineTable] = []  # slices that are not written yet
+        self._num_held = 0
         self._stack = ExitStack()
         self._writer = pq.ParquetWriter(
             self._stack.enter_context(replacing(path)),
@@ -94,6 +98,8 @@ class TimelineFile:
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
+            if kind is None:
+                self._write_held()
             self._writer.close()
         except BaseException:
             self._stack.__exit__(*sys.exc_info())
@@ -101,22 +107,29 @@ class TimelineFile:
         self._stack.__exit__(kind, value, trace)
 
     def write(self, tables: Sequence[TimelineTable]) -> None:
-        """One row group out of the tables of a slice."""
+        """The tables of a slice; they are on disk at the latest when the file is closed."""
         parts = [table for table in tables if len(table)]
         if not parts:
             return
-        start = np.concatenate([part.start for part in parts])
-        order = np.argsort(start, kind="stable")
-        rows = TimelineTable(
-            **{
-                name: np.concatenate([getattr(p, name) for p in parts])[order]
-                for name in TimelineTable.__struct_fields__
-            }
+        rows = _joined(parts)
+        order = np.argsort(rows.start, kind="stable")
+        self._held.append(
+            TimelineTable(**{name: getattr(rows, name)[order] for name in TimelineTable.__struct_fields__})
         )
+        self.num_rows += len(rows)
+        self._num_held += len(rows)
+        if self._num_held >= _GROUP_ROWS:
+            self._write_held()
+
+    def _write_held(self) -> None:
+        """One row group out of the slices held."""
+        if not self._held:
+            return
+        rows = _joined(self._held)
+        self._held, self._num_held = [], 0
         columns = self._columns(rows) | self._comm_columns(rows)
         batch = pa.Table.from_arrays([columns[name] for name in TIMELINE.names], schema=TIMELINE)
         self._writer.write_table(batch, row_group_size=len(rows))
-        self.num_rows += len(rows)
 
     def _columns(self, rows: TimelineTable) -> dict[str, pa.Array]:
         rank, window, base_ns = self._constants
@@ -189,6 +202,16 @@ class TimelineFile:
             )
             for column, name in enumerate(_COMM_COLUMNS)
         }
+
+
+def _joined(parts: Sequence[TimelineTable]) -> TimelineTable:
+    """The rows of tables, one behind the other."""
+    return TimelineTable(
+        **{
+            name: np.concatenate([getattr(part, name) for part in parts])
+            for name in TimelineTable.__struct_fields__
+        }
+    )
 
 
 def _where_said(numbers: Small, texts: Sequence[str]) -> Small:

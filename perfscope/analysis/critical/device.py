@@ -92,7 +92,7 @@ class DeviceIndex:
 
     def covering(self, time: int) -> int:
         """The span that runs at a time, the last to begin of several; -1: the device has nothing to do."""
-        index = int(np.searchsorted(self.start, time, side="left")) - 1
+        index = int(self.start.searchsorted(time, side="left")) - 1
         while index >= 0 and self._reach[index] >= time:
             if self.end[index] >= time:
                 return index
@@ -101,7 +101,7 @@ class DeviceIndex:
 
     def has_queued(self, time: int) -> bool:
         """Whether something is launched by then that begins only later."""
-        index = int(np.searchsorted(self._launched, time, side="right")) - 1
+        index = int(self._launched.searchsorted(time, side="right")) - 1
         return index >= 0 and int(self._last_start[index]) >= time
 
     def before_on_stream(self, span: int, time: int) -> int:
@@ -113,7 +113,7 @@ class DeviceIndex:
 
     def before_elsewhere(self, span: int, time: int, used: set[int]) -> int:
         """The span of another stream that ended last, shortly before the time; -1: none."""
-        index = int(np.searchsorted(self._ends, time, side="right")) - 1
+        index = int(self._ends.searchsorted(time, side="right")) - 1
         while index >= 0 and self._ends[index] > time - SHORTLY_NS:
             other = int(self._by_end[index])
             if self._stream[other] != self._stream[span] and other not in used:
@@ -123,21 +123,21 @@ class DeviceIndex:
 
     def before(self, time: int, used: set[int]) -> int:
         """The span of any stream that ended last by then; -1: none."""
-        index = int(np.searchsorted(self._ends, time, side="right")) - 1
+        index = int(self._ends.searchsorted(time, side="right")) - 1
         while index >= 0 and int(self._by_end[index]) in used:
             index -= 1
         return int(self._by_end[index]) if index >= 0 else -1
 
     def release(self, time: int, used: set[int]) -> int:
         """The span whose end last let the host go on by then; -1: none."""
-        index = int(np.searchsorted(self._release, time, side="right")) - 1
+        index = int(self._release.searchsorted(time, side="right")) - 1
         while index >= 0 and int(self._released_by[index]) in used:
             index -= 1
         return int(self._released_by[index]) if index >= 0 else -1
 
     def at(self, start: int, lane: int) -> int:
         """The communication span that begins then on a stream; -1: none."""
-        left, right = np.searchsorted(self.start, (start, start + 1))
+        left, right = self.start.searchsorted((start, start + 1))
         for index in range(int(left), int(right)):
             if self.lane[index] == lane and self.kind[index] == COMM:
                 return index
@@ -209,18 +209,27 @@ def _previous(stream: NDArray[np.intp]) -> Int64:
     return result
 
 
-def _outermost(lane: Int64, strength: NDArray[np.int64], start: Int64, end: Int64) -> NDArray[np.intp]:
-    """Those that are in no other of their lane and strength."""
-    order = np.lexsort((-end, start, strength, lane))
-    kept = np.ones(len(order), dtype=bool)
-    inside: tuple[int, int] | None = None
-    reach = 0
-    for index, at in enumerate(order.tolist()):
-        of = (int(lane[at]), int(strength[at]))
-        kept[index] = of != inside or int(start[at]) >= reach
+def _outermost(group: NDArray[np.intp], start: Int64, end: Int64) -> list[NDArray[np.intp]]:
+    """Of each group those that are in no other of it: disjoint, in order of start."""
+    order = np.lexsort((-end, start, group))
+    bounds = np.flatnonzero(np.diff(group[order])) + 1
+    return [rows[_disjoint(start[rows], end[rows])] for rows in np.split(order, bounds) if len(rows)]
+
+
+def _disjoint(start: Int64, end: Int64) -> NDArray[np.bool_]:
+    """Which spans begin when those kept before them have ended. In order of start, the longest first."""
+    kept = np.ones(len(start), dtype=bool)
+    reach = np.maximum.accumulate(end)
+    kept[1:] = start[1:] >= reach[:-1]
+    last = np.maximum.accumulate(np.where(kept, np.arange(len(start)), 0))
+    if (end <= end[last]).all():  # those left out end within the one before: calls of calls
+        return kept
+    now = int(start[0])
+    for index, (begin, stop) in enumerate(zip(start.tolist(), end.tolist(), strict=True)):
+        kept[index] = index == 0 or begin >= now
         if kept[index]:
-            inside, reach = of, int(end[at])
-    return order[kept]
+            now = stop
+    return kept
 
 
 class _HostLine:
@@ -244,13 +253,19 @@ class _HostLine:
         self.edges = distinct(np.concatenate((start[operators], end[operators])))
         # The strongest is written first: input before all, operators before the optimizer's mark.
         strength = np.where(spans.kind[rows] == INPUT, 2, np.where(operators, 1, 0))
-        outer = _outermost(spans.lane[rows], strength, start, end)
-        rows, start, end, strength = rows[outer], start[outer], end[outer], strength[outer]
-        cuts = distinct(np.concatenate((start, end)))
-        row = np.full(max(len(cuts) - 1, 0), -1, dtype=np.int64)
-        for at in np.lexsort((start - end, -strength)).tolist():
-            left, right = np.searchsorted(cuts, (start[at], end[at]))
-            row[left:right] = np.where(row[left:right] < 0, rows[at], row[left:right])
+        groups = _outermost(distinct_pairs(spans.lane[rows], strength)[1], start, end)
+        outer = np.concatenate(groups) if groups else np.empty(0, np.intp)
+        cuts = distinct(np.concatenate((start[outer], end[outer])))
+        # Longer ones before shorter ones of the same strength.
+        order = outer[np.lexsort((start[outer] - end[outer], -strength[outer]))]
+        place = np.empty(len(rows), dtype=np.int64)
+        place[order] = np.arange(len(order))
+        first = np.full(max(len(cuts) - 1, 0), len(order), dtype=np.int64)
+        for of_group in groups:
+            at = of_group[np.maximum(start[of_group].searchsorted(cuts[:-1], side="right") - 1, 0)]
+            covered = (start[at] <= cuts[:-1]) & (cuts[:-1] < end[at])
+            first[covered] = np.minimum(first[covered], place[at[covered]])
+        row: Int64 = np.append(rows[order], -1)[first]
         self.start, self.end = cuts[:-1], cuts[1:]
         self.row = row
         self.kind = np.where(row >= 0, spans.kind[np.maximum(row, 0)], -1) if len(row) else row
@@ -264,7 +279,7 @@ class _HostLine:
         first, last = int(self.start[0]), int(self.end[-1])
         if end > last:
             pieces.append(HostPiece(start=max(last, start), end=end, kind=-1, row=-1))
-        index = int(np.searchsorted(self.start, min(end, last), side="left")) - 1
+        index = int(self.start.searchsorted(min(end, last), side="left")) - 1
         while index >= 0 and self.end[index] > start:
             pieces.append(
                 HostPiece(

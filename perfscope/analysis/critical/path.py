@@ -281,7 +281,7 @@ class _Walk:
 
     def _along_line(self) -> None:
         line = self.window.line(self.rank)
-        index = int(np.searchsorted(line.start, self.time, side="left")) - 1
+        index = int(line.start.searchsorted(self.time, side="left")) - 1
         if index < 0:
             self._add(self._floor(), _Labels(kind="idle"))
             self.done = True
@@ -467,16 +467,10 @@ class _Walk:
             PathSegment(
                 rank=rank,
                 host=self.window.hosts[rank],
-                **{name: getattr(labels, name) for name in _LABELS},
+                **structs.asdict(labels),
                 start_ns=start,
                 end_ns=end,
                 reason=reason,
             )
             for rank, start, end, labels, reason in reversed(merged)
         )
-
-
-_LABELS = (
-    *("kind", "layer", "phase", "name", "device", "lane"),
-    *("collective", "group", "late_rank", "hosts", "uncertain"),
-)
