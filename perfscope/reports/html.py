@@ -29,6 +29,7 @@ SCRIPTS = (
     "format.js",
     "page.js",
     "machine.js",
+    "icicle.js",
     "links.js",
     "places.js",
     "search.js",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TypeVar
 
+from perfscope.analysis.kernels.places import merge_places
 from perfscope.analysis.kernels.record import CopySums, GraphSums, KernelRecord, LayerSums, SideSums, Sums
 
 _Key = TypeVar("_Key")
@@ -28,6 +29,7 @@ def _merge_sides(side: SideSums, later: SideSums) -> None:
         totals[:] = [mine + theirs for mine, theirs in zip(totals, counts, strict=True)]
     for layer, of_layer in later.layers.items():
         _add_fields(side.layers.setdefault(layer, LayerSums()), of_layer)
+    merge_places(side.places, later.places)
     for kind, copies in later.copies.items():
         _add_fields(side.copies.setdefault(kind, CopySums()), copies)
     for key, graph in later.graphs.items():

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from perfscope.analysis import intervals as iv
 from perfscope.analysis.intervals import Int64, distinct
 from perfscope.analysis.kernels.own_time import own_time
+from perfscope.analysis.kernels.places import Coded, Place, PlaceSums, add_places
 from perfscope.analysis.kernels.types import kind_of_copy, type_of_kernel, type_of_operator
 from perfscope.analysis.spans import (
     BACKWARD,
@@ -88,6 +89,7 @@ class SideSums(Struct):
     names: dict[tuple[str, KernelType], Sums] = {}
     operators: dict[tuple[str, KernelType], list[int]] = {}  # what launched, type -> calls, ns
     layers: dict[str, LayerSums] = {}  # "" = of none
+    places: dict[Place, PlaceSums] = {}
     copies: dict[CopyKind, CopySums] = {}
     graphs: dict[tuple[str, int, int], GraphSums] = {}  # call, kernels, checksum of their names
     absent: int = 0  # launches that are not in the trace
@@ -180,6 +182,10 @@ def _add(
             entry[0] += count
             entry[1] += total
     _add_layers(side, table, spans, rows, ns)
+    layer, layers = words(table, "layer")
+    launched = Coded(operator[rows] if on_device else np.full(len(rows), -1), operators)
+    in_layer, named = Coded(layer[rows], layers), Coded(name[rows], names)
+    add_places(side.places, in_layer, launched, named, spans.phase[rows], types, ns)
 
 
 def _types(

@@ -99,6 +99,26 @@ class LayerClassTime(Struct, frozen=True, kw_only=True):
     backward_ns: int
 
 
+class PlaceTime(Struct, frozen=True, kw_only=True):
+    """Time of one kernel, or operator, in one layer.
+
+    Attributes:
+        layer: the innermost; None: in none.
+        phase: forward or backward; None: neither, or not known.
+        type: None: of several.
+        operator: that launched it; None: none, or not known, or there is no device.
+        name: of the kernel, copy or operator; None: those of the layer with little time, together.
+    """
+
+    layer: str | None
+    phase: str | None
+    type: KernelType | None
+    operator: str | None
+    name: str | None
+    calls: int
+    total_ns: int
+
+
 class CopyTime(Struct, frozen=True, kw_only=True):
     """Copies, or sets, of one kind.
 
@@ -170,6 +190,7 @@ class Kernels(Struct, frozen=True, kw_only=True):
     by_name: tuple[KernelTime, ...]
     by_operator: tuple[OperatorTime, ...]
     by_layer_class: tuple[LayerClassTime, ...]
+    by_place: tuple[PlaceTime, ...]  # longest first
     copies: tuple[CopyTime, ...]
     graphs: tuple[GraphTime, ...]
     num_names: int

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
+from perfscope.analysis.kernels.places import places_of
 from perfscope.analysis.kernels.record import NO_LAUNCH, NO_OPERATOR, KernelRecord, LayerSums, SideSums, Sums
 from perfscope.analysis.kernels.results import (
     CopyTime,
@@ -49,6 +50,7 @@ def kernels_of(record: KernelRecord, types: Mapping[str, str]) -> Kernels | None
         by_type=_by_type(side, total),
         by_name=names,
         by_operator=_by_operator(side, total) if of_device else (),
+        by_place=places_of(side.places),
         by_layer_class=_by_layer_class(side, total, types),
         copies=_copies(side, total),
         graphs=_graphs(side, total),

@@ -31,7 +31,7 @@ from perfscope.analysis.machine.results import (
     StoppedReading,
 )
 from perfscope.analysis.machine.roofline import roofline_of
-from perfscope.analysis.machine.stacks import top_frames
+from perfscope.analysis.machine.stacks import stack_tree, top_frames
 from perfscope.analysis.machine.thread_states import MAIN_STATE
 from perfscope.analysis.machine.tracks import tracks
 from perfscope.analysis.machine.verdict import Look, judge, look
@@ -139,7 +139,6 @@ def analyze_machine(source: RunSource, training: Training) -> tuple[MachineAnaly
     if not (hosts.sampled or is_described or stacks):
         return None, []
     windows = _windows(training.windows)
-    bounds = tuple((window.window, window.start_ns, window.end_ns) for window in windows)
     own_bounds = {
         host.name: tuple((window.window, *window.on(host.name)) for window in windows) for host in hosts.hosts
     }
@@ -167,12 +166,13 @@ def analyze_machine(source: RunSource, training: Training) -> tuple[MachineAnaly
         energy=tuple(hosts.energy),
         joules_per_sample=per_sample,
         stacks=top_frames(stacks),
+        stack_tree=stack_tree(stacks),
         costs=tuple(hosts.costs),
         stopped=tuple(hosts.stopped),
         missing=tuple(dict.fromkeys(missing)),
         start_ns=min((start for start, _ in hosts.spans), default=None),
         end_ns=max((end for _, end in hosts.spans), default=None),
-        windows=bounds,
+        windows=tuple((window.window, window.start_ns, window.end_ns) for window in windows),
         steps_start_ns=min((start for start, _ in hosts.stepped), default=None),
         steps_end_ns=max((end for _, end in hosts.stepped), default=None),
         traced_disturbed=verdict.traced_disturbed,

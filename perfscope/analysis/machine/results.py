@@ -214,6 +214,15 @@ class StackFrame(Struct, frozen=True, kw_only=True):
     total_ratio: float  # share of samples with the frame anywhere
 
 
+class StackNode(Struct, frozen=True, kw_only=True):
+    """A Python frame below those that called it; nodes are in order of depth-first search."""
+
+    depth: int  # callers above it
+    name: str  # function
+    file: str  # source file
+    ratio: float  # share of samples with this frame below these callers
+
+
 class SamplerCost(Struct, frozen=True, kw_only=True):
     host: str
     interval_ns: int  # between samples
@@ -246,6 +255,7 @@ class MachineAnalysis(Struct, frozen=True, kw_only=True):
     energy: tuple[Energy, ...] = ()  # by host and source
     joules_per_sample: float | None = None  # energy of all hosts / samples
     stacks: tuple[StackFrame, ...] = ()  # Python frames, most time first
+    stack_tree: tuple[StackNode, ...] = ()  # frames below their callers
     costs: tuple[SamplerCost, ...] = ()  # overhead of the sampler, by host
     stopped: tuple[StoppedReading, ...] = ()  # counters that ended before the run
     missing: tuple[Missing, ...] = ()

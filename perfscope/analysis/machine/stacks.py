@@ -6,10 +6,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from perfscope.analysis.machine.results import StackFrame
+from perfscope.analysis.machine.results import StackFrame, StackNode
 from perfscope.rundir.host_records import Profile, RecordedFrame, StacksRecord
 
 _MOST_FRAMES = 25
+_MOST_NODES = 400
+_DEEPEST = 60  # frames of a stack, from the outermost
 
 
 class _Place(NamedTuple):
@@ -52,6 +54,40 @@ def top_frames(records: Iterable[StacksRecord]) -> tuple[StackFrame, ...]:
         )
         for function in ranked[:_MOST_FRAMES]
     )
+
+
+class _Node:
+    def __init__(self) -> None:
+        self.weight = 0.0
+        self.children: dict[_Place, _Node] = {}
+
+
+def stack_tree(records: Iterable[StacksRecord]) -> tuple[StackNode, ...]:
+    """Functions below their callers, of all hosts together; siblings with most samples first.
+
+    Of more than `_MOST_NODES` those with most samples. Deeper calls count for the function at `_DEEPEST`.
+    """
+    root = _Node()
+    for record in records:
+        frames = record.shared.frames
+        for profile in record.profiles:
+            for stack, weight in _samples(profile, len(frames)):
+                node = root
+                node.weight += weight
+                for index in stack[:_DEEPEST]:
+                    node = node.children.setdefault(_place(frames[index]), _Node())
+                    node.weight += weight
+    nodes: list[StackNode] = []
+    if root.weight:
+        _walk(root, 0, root.weight, nodes)
+    kept = sorted(range(len(nodes)), key=lambda index: (-nodes[index].ratio, nodes[index].depth, index))
+    return tuple(nodes[index] for index in sorted(kept[:_MOST_NODES]))
+
+
+def _walk(node: _Node, depth: int, total: float, nodes: list[StackNode]) -> None:
+    for frame, child in sorted(node.children.items(), key=lambda item: (-item[1].weight, item[0])):
+        nodes.append(StackNode(depth=depth, name=frame.name, file=frame.file, ratio=child.weight / total))
+        _walk(child, depth + 1, total, nodes)
 
 
 def _place(frame: RecordedFrame) -> _Place:

@@ -20,6 +20,7 @@ function pageState(timeline) {
     const number = [...document.querySelectorAll(`[data-facet="${list.dataset.facet}"]`)].indexOf(list);
     if (list.value) params.set(`${CHOICE}${number}.${list.dataset.facet}`, list.value);
   }
+  for (const [id, icicle] of icicles) if (icicle.zoomed) params.set(ZOOM + id, icicle.zoomed);
   const { theme } = document.documentElement.dataset;
   if (theme) params.set("theme", theme);
   return params;
@@ -33,6 +34,7 @@ function restore(timeline, id, params) {
   for (const [name, value] of params) {
     if (name.startsWith(FILTER)) enter(`[data-filter="${CSS.escape(name.slice(FILTER.length))}"]`, value, "input");
     if (name.startsWith(CHOICE)) choose(name.slice(CHOICE.length), value);
+    if (name.startsWith(ZOOM)) zoomIcicle(name.slice(ZOOM.length), value);
   }
   if (timeline && (id === "timeline" || params.has("t0"))) timeline.goTo(params);
   if (params.has("row") && place) revealNamed(place, params.get("row"));
@@ -85,6 +87,7 @@ function startLinks(timeline) {
     if (timeline) timeline.isMoved = true;
     keep("timeline");
   });
+  document.addEventListener("perfscope-zoom", (event) => keep(event.detail));
   document.addEventListener("perfscope-chosen-theme", () => keep());
   for (const name of ["input", "change"]) {
     document.addEventListener(name, ({ target }) => {

@@ -6,6 +6,10 @@ let opener = null; // the button whose menu is open
 function placesOfLayer(name, timeline, asking) {
   const places = [];
   if (timeline) places.push(["Timeline", `timeline&${new URLSearchParams({ find: name })}`]);
+  for (const [id, icicle] of icicles) {
+    const path = icicle.pathOf(name);
+    if (path) places.push([icicle.title, `${id}&${new URLSearchParams({ [ZOOM + id]: path })}`]);
+  }
   for (const table of document.querySelectorAll("main [data-table]")) {
     if (table === asking) continue;
     const isNamed = [...table.querySelectorAll("td[data-layer]")].some((cell) => cell.dataset.v === name);

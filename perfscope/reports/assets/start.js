@@ -88,6 +88,7 @@ function start() {
   for (const figure of document.querySelectorAll("[data-counters]")) startCounters(figure, data.counters[figure.dataset.counters]);
   for (const figure of document.querySelectorAll("[data-roofline]")) startRoofline(figure);
   for (const figure of document.querySelectorAll("[data-curves]")) startCurves(figure, data.curves[figure.dataset.curves]);
+  for (const chart of document.querySelectorAll("[data-icicle]")) startIcicle(chart);
   for (const table of document.querySelectorAll("[data-table]")) startTable(table);
   const timeline = data.timeline ? startTimeline(data.timeline) : null;
   startFolding();

@@ -9,6 +9,7 @@ from perfscope.reports.drawing import curves as curves
 from perfscope.reports.drawing import heatmap as heatmap
 from perfscope.reports.drawing import histogram as histogram
 from perfscope.reports.drawing import history as history
+from perfscope.reports.drawing import icicle as icicle
 from perfscope.reports.drawing import lanes as lanes
 from perfscope.reports.drawing import roofline as roofline
 from perfscope.reports.drawing import series as series

@@ -19,6 +19,7 @@ from perfscope.messages.kernels import COPIES, TITLES, in_graphs, launches_absen
 from perfscope.messages.lists import joined
 from perfscope.reports.display import beginning, visible
 from perfscope.reports.model import Block, Column, Note, Section, Table, Unit, Value
+from perfscope.reports.sections.flame import module_icicle
 from perfscope.vocabulary.kernels import KernelType
 
 MOST_OTHERS = 8
@@ -42,7 +43,8 @@ def kernels_section(analysis: RunAnalysis) -> Section | None:
         *_copies(kernels),
         *_graphs(kernels),
     ]
-    blocks: list[Block] = [*(Note(text=text) for text in _notes(kernels)), *tables]
+    notes = [Note(text=text) for text in _notes(kernels)]
+    blocks: list[Block] = [*notes, *module_icicle(kernels), *tables]
     title = "Kernels" if kernels.of_device else "Operators"
     return Section(id="kernels", title=title, lead=_lead(kernels), blocks=tuple(blocks))
 

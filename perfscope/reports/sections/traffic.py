@@ -21,6 +21,7 @@ from perfscope.reports.model import (
     Unit,
     Value,
 )
+from perfscope.reports.sections.flame import stack_icicle
 from perfscope.vocabulary.links import LinkClass
 
 MOST_BARS = 32
@@ -325,4 +326,5 @@ def stacks_section(analysis: RunAnalysis) -> Section | None:
         caption="From sampled stacks; the full profile is in the run directory (open it in speedscope.app).",
         sorted_by=("self", True),
     )
-    return Section(id="stacks", title="Python on the host", blocks=(table,))
+    tree = analysis.machine.stack_tree if analysis.machine else ()
+    return Section(id="stacks", title="Python on the host", blocks=(*stack_icicle(tree), table))
