@@ -14,7 +14,7 @@ DOCS_VENV := build/docs-venv
 # What a wheel is made of: one is built, and installed for the tests, where anything of it is newer.
 SOURCES := pyproject.toml README.md $(shell find perfscope -type f -not -path '*/__pycache__/*')
 
-.PHONY: help demo demo-neighbor test test-slow test-sweep check-overhead test-slurm test-frameworks test-vm test-exports test-ecosystem test-gpu lint types system-packages wheel clean update-golden docs schemes-doc json-doc
+.PHONY: help demo demo-neighbor test test-slow test-sweep check-overhead test-slurm test-frameworks test-vm test-exports test-ecosystem test-gpu lint types system-packages wheel clean update-golden docs schemes-doc json-doc man check-dist
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -52,7 +52,7 @@ $(TEST_VENV)/wheel: $(TEST_VENV)/ready $(SOURCES)
 # The tests run beside nothing but what they need, so that `import perfscope` finds the installed wheel.
 $(CHECK): wheel
 	rm -rf $(CHECK) && mkdir -p $(CHECK)
-	cp -r tests examples benchmarks docs action.yml mkdocs.yml pyproject.toml *.md $(CHECK)/
+	cp -r tests examples benchmarks docs packaging action.yml mkdocs.yml pyproject.toml constraints.txt *.md $(CHECK)/
 
 system-packages: ## install the Debian packages the tests can use (as root)
 	@sh tests/system-packages.sh
@@ -154,6 +154,20 @@ $(DOCS_VENV)/ready: pyproject.toml constraints.txt
 
 docs: $(DOCS_VENV)/ready ## build the documentation into build/site; broken links are errors
 	NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs build --strict # --quiet would hide what strict counts
+
+man: $(VENV)/ready ## write a man page per command into build/man; `man -M build/man perfscope-run` shows one
+	rm -rf build/man
+	$(VENV)/bin/python docs/_site/man_pages.py build/man
+
+DIST_VENV := build/dist-venv
+
+$(DIST_VENV)/ready: packaging/requirements.txt constraints.txt
+	$(PYTHON) -m venv --clear $(DIST_VENV)
+	$(DIST_VENV)/bin/python -m pip install $(PIP_FLAGS) -r packaging/requirements.txt
+	@touch $@
+
+check-dist: $(DIST_VENV)/ready ## build wheel and sdist twice, compare and check them, install; under three minutes
+	sh packaging/check-dist.sh $(DIST_VENV)/bin/python
 
 schemes-doc: $(VENV)/ready ## write docs/schemes.md anew from the registry of schemes
 	$(VENV)/bin/python -m perfscope.runners.catalogue.scheme_docs docs/schemes.md
