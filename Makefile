@@ -14,7 +14,7 @@ DOCS_VENV := build/docs-venv
 # What a wheel is made of: one is built, and installed for the tests, where anything of it is newer.
 SOURCES := pyproject.toml README.md $(shell find perfscope -type f -not -path '*/__pycache__/*')
 
-.PHONY: help demo demo-neighbor test test-slow test-sweep check-overhead test-slurm test-frameworks test-vm test-exports test-ecosystem test-gpu lint types system-packages wheel clean update-golden docs schemes-doc json-doc man check-dist
+.PHONY: help demo demo-neighbor test test-slow test-sweep check-overhead test-slurm test-frameworks test-vm test-exports test-ecosystem test-gpu lint types system-packages wheel clean update-golden docs schemes-doc json-doc man check-dist test-matrix constraints-hashes
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -52,7 +52,8 @@ $(TEST_VENV)/wheel: $(TEST_VENV)/ready $(SOURCES)
 # The tests run beside nothing but what they need, so that `import perfscope` finds the installed wheel.
 $(CHECK): wheel
 	rm -rf $(CHECK) && mkdir -p $(CHECK)
-	cp -r tests examples benchmarks docs packaging action.yml mkdocs.yml pyproject.toml constraints.txt *.md $(CHECK)/
+	cp -r tests examples benchmarks docs packaging action.yml mkdocs.yml pyproject.toml \
+		constraints*.txt CITATION.cff .github .pre-commit-config.yaml *.md $(CHECK)/
 
 system-packages: ## install the Debian packages the tests can use (as root)
 	@sh tests/system-packages.sh
@@ -168,6 +169,15 @@ $(DIST_VENV)/ready: packaging/requirements.txt constraints.txt
 
 check-dist: $(DIST_VENV)/ready ## build wheel and sdist twice, compare and check them, install; under three minutes
 	sh packaging/check-dist.sh $(DIST_VENV)/bin/python
+
+test-matrix: wheel ## the probe's and the readers' tests on each Python and torch that there is; see docs/matrix.md
+	sh packaging/test-matrix.sh build/dist/perfscope_hpc-*.whl
+
+constraints-hashes: $(DIST_VENV)/ready ## write constraints-hashes.txt anew from pyproject.toml and constraints.txt
+	{ sed -n '/^#/p' constraints-hashes.txt; $(DIST_VENV)/bin/uv pip compile -q pyproject.toml --universal \
+		--python-version 3.11 -c constraints.txt --generate-hashes --no-annotate --no-header \
+		--no-emit-index-url; } > build/constraints-hashes.txt
+	mv build/constraints-hashes.txt constraints-hashes.txt
 
 schemes-doc: $(VENV)/ready ## write docs/schemes.md anew from the registry of schemes
 	$(VENV)/bin/python -m perfscope.runners.catalogue.scheme_docs docs/schemes.md

@@ -21,6 +21,7 @@ from perfscope.ingest.cost_model import Cost
 from perfscope.ingest.groups import CallGroups
 from perfscope.ingest.timeline import ABSENT, COPY, Small, TimelineTable
 from perfscope.rundir.files import replacing
+from perfscope.rundir.number_lists import numpy_dtype
 from perfscope.rundir.schema import KINDS, PHASES, TIMELINE
 
 Ints = npt.NDArray[np.int64]
@@ -238,7 +239,7 @@ def _sparse(values: list[Any], rows_with: Ints, length: int, kind: pa.DataType) 
 
 
 def _ints(values: npt.NDArray[Any], kind: pa.DataType, null: npt.NDArray[np.bool_] | None = None) -> pa.Array:
-    return pa.array(values.astype(kind.to_pandas_dtype(), copy=False), kind, mask=null)
+    return pa.array(values.astype(numpy_dtype(kind), copy=False), kind, mask=null)
 
 
 def _fixed_words(codes: Small, vocabulary: Sequence[str]) -> pa.Array:

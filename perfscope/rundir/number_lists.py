@@ -145,7 +145,15 @@ def numbers_of(array: pa.Array) -> tuple[NDArray[Any], NDArray[np.bool_]]:
     if validity is not None:
         bits = np.unpackbits(np.frombuffer(validity, np.uint8), count=end, bitorder="little")
         is_known = bits[begin:].view(np.bool_)
-    return np.frombuffer(data, array.type.to_pandas_dtype())[begin:end], is_known
+    return np.frombuffer(data, numpy_dtype(array.type))[begin:end], is_known
+
+
+def numpy_dtype(kind: pa.DataType) -> np.dtype[Any]:
+    """numpy's name of an Arrow type of numbers or truth values.
+
+    Not `kind.to_pandas_dtype()`: up to version 25 of pyarrow it fails where pandas is not installed.
+    """
+    return np.dtype({"halffloat": "float16", "float": "float32"}.get(str(kind), str(kind)))
 
 
 def column_of(values: tuple[int | float | None, ...]) -> NumberColumn:
