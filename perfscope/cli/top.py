@@ -17,6 +17,7 @@ from perfscope.cli.run_options import to_hang_floor, to_seconds
 
 if TYPE_CHECKING:
     from perfscope.analysis.live import LiveRun
+    from perfscope.rundir.reader import RunReader
 
 _CLEAR = "\x1b[H\x1b[J"
 
@@ -51,8 +52,8 @@ def command(
     """Watch RUN (default: perfscope-runs/latest) while it trains, from any shell that sees its directory.
 
     Shows the step, the slowest ranks, how busy the hosts are, and ranks that hang: with the collective and
-    the line of Python in which they stand, where they run on this host and py-spy may look. Ends with the
-    run, or with Ctrl-C; the training does not notice.
+    the line of Python in which they stand, where py-spy may look. Of ranks on other hosts it shows what
+    `perfscope run` saw there. Ends with the run, or with Ctrl-C; the training does not notice.
 
     \b
     Examples:
@@ -63,20 +64,20 @@ def command(
     from perfscope.analysis.live import RunWatch
     from perfscope.cli.report import open_run
 
-    watch = RunWatch(str(open_run(run).path), math.inf if hang_after is None else hang_after)
+    reader = open_run(run)
+    watch = RunWatch(str(reader.path), math.inf if hang_after is None else hang_after)
     is_screen = not once and not as_json and sys.stdout is not None and sys.stdout.isatty()
     while True:
         state = watch.look(time.time())
-        _print(state, most, as_json=as_json, is_screen=is_screen)
+        _print(state, _standing(state, reader), most, as_json=as_json, is_screen=is_screen)
         if once or not state.is_open:
             return
         time.sleep(max(interval, 0.1))
 
 
-def _print(run: LiveRun, most: int, *, as_json: bool, is_screen: bool) -> None:
+def _print(run: LiveRun, standing: dict[int, str], most: int, *, as_json: bool, is_screen: bool) -> None:
     from perfscope.reports.live import render_live
 
-    standing = _standing(run)
     if as_json:
         import msgspec
 
@@ -91,10 +92,12 @@ def _print(run: LiveRun, most: int, *, as_json: bool, is_screen: bool) -> None:
     print_result(_CLEAR + text if is_screen else text)
 
 
-def _standing(run: LiveRun) -> dict[int, str]:
-    """Where ranks that hang stand, as far as this host can tell."""
+def _standing(run: LiveRun, reader: RunReader) -> dict[int, str]:
+    """Where ranks that hang stand, as far as this host can tell and other hosts have recorded."""
     from perfscope.live.hangs import look_into, place_of
+    from perfscope.live.recorded import with_recorded
     from perfscope.messages.hangs import place_text
 
-    locations = ((rank.rank, place_text(place_of(rank))) for rank in look_into(run.hanging, time.time()))
+    ranks = with_recorded(look_into(run.hanging, time.time()), reader.hangs)
+    locations = ((rank.rank, place_text(place_of(rank))) for rank in ranks)
     return {rank: text for rank, text in locations if text}
