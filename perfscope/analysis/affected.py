@@ -17,14 +17,33 @@ _SPEED = (
 _OF_STEPS = (
     *("step_ns", "overhead_ratio", "whole_run", "phases", "page_faults", *_SPEED),
     *("machine", "findings", "bench", "remarks", "traced_ratio", "unlike_windows", "self_checks", *_CAUSES),
+    "flops_utilization",
 )
 _OF_WINDOWS = (
     *("breakdown_of", "layers", "communication", "process_groups", "pipeline", "experts", "counters"),
     *("kernels", "workload", "collectives", "provenance", "machine", "findings", "bench", "remarks"),
-    *("framework", "traced_ratio", "unlike_windows", "self_checks", "progress", "communicators", *_CAUSES),
+    *(
+        "flops_utilization",
+        "framework",
+        "traced_ratio",
+        "unlike_windows",
+        "self_checks",
+        "progress",
+        "communicators",
+        *_CAUSES,
+    ),
 )
 OF_TRAINING = tuple(sorted({*_OF_STEPS, *_OF_WINDOWS, RANKS}))
-_OF_MACHINE = ("machine", "findings", "waits", "what_ifs", "remarks", "self_checks", f"{RANKS}.*.host_idle")
+_OF_MACHINE = (
+    "machine",
+    "flops_utilization",
+    "findings",
+    "waits",
+    "what_ifs",
+    "remarks",
+    "self_checks",
+    f"{RANKS}.*.host_idle",
+)
 COUNTED = ("layers", "counters")  # keys of the report with counters of layers
 
 

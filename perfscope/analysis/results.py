@@ -21,7 +21,7 @@ from perfscope.analysis.hangs import Hang
 from perfscope.analysis.inspector import CommunicatorCalls
 from perfscope.analysis.intervals import Int64
 from perfscope.analysis.kernels.results import Kernels, StreamQueue
-from perfscope.analysis.machine.results import MachineAnalysis
+from perfscope.analysis.machine.results import FlopsUtilization, MachineAnalysis
 from perfscope.analysis.missing import Missing
 from perfscope.analysis.phases import PhaseResult
 from perfscope.analysis.pipeline.results import Pipeline
@@ -433,6 +433,7 @@ class RunAnalysis(Struct, frozen=True, kw_only=True):
     batch_range: tuple[int, int] | None = None  # samples per rank and step, where they vary
     tokens_per_s: float | None = None  # of all ranks; None: not known, or no model of tokens
     tokens_per_step: float | None = None  # likewise, of the mean step
+    flops_utilization: FlopsUtilization | None = None  # None: as `machine.rooflines`, or not by step
     breakdown_of: str = (
         "step"  # "step", or "file" where the traces have no step marks: breakdowns cover the file
     )

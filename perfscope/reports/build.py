@@ -236,7 +236,7 @@ def _why_slower(machine: MachineAnalysis | None) -> str:
 def build_figures(analysis: RunAnalysis) -> tuple[KeyFigure, ...]:
     """The strip at the top: step, throughput, exposed communication, ranks, overhead."""
     figures = [*_state_figure(analysis), _step_figure(analysis), _throughput_figure(analysis)]
-    figures += _tokens_figure(analysis)
+    figures += [*_tokens_figure(analysis), *_utilization_figure(analysis)]
     shares = mean_shares(analysis)
     if shares is not None:
         exposed = shares[1]["exposed_comm"]
@@ -301,6 +301,17 @@ def _tokens_figure(analysis: RunAnalysis) -> list[KeyFigure]:
     text = format_value(Unit.COUNT if rate >= 100 else Unit.NUMBER, rate)
     note = f"{format_value(Unit.COUNT, per_step)} tokens per step"
     return [KeyFigure(id="tokens", title="Tokens", value=f"{text} tokens/s", note=note)]
+
+
+def _utilization_figure(analysis: RunAnalysis) -> list[KeyFigure]:
+    """Of models of tokens, and of GPUs; the JSON report has it of every model."""
+    entry = analysis.flops_utilization
+    if entry is None or (analysis.tokens_per_s is None and entry.device == "cpu"):
+        return []
+    peak = units.format_si(entry.peak_flops_per_s, "FLOP/s")
+    note = f"FLOPs per second, of {peak} per rank in {visible(entry.dtype, 30)}, {visible(entry.peak_source)}"
+    title = "HFU" if entry.recomputes else "MFU"
+    return [KeyFigure(id="mfu", title=title, value=units.format_ratio(entry.ratio), note=note)]
 
 
 def _ranks_figure(analysis: RunAnalysis) -> KeyFigure:

@@ -69,6 +69,7 @@ def _step(report: Report, width: int, style: Style) -> Iterator[str]:
     step = figures.get("step")
     if step is not None:
         beside = [figures[name].value for name in _BESIDE_STEP if name in figures]
+        beside += [f"{figure.title} {figure.value}" for name, figure in figures.items() if name == "mfu"]
         parts = [f"Step   {step.value}", f"({step.note})" if step.note else "", *beside]
         yield style.bold(head("  ".join(filter(None, parts)), width))
     yield from _bar(report, width, style)

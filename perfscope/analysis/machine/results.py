@@ -127,6 +127,22 @@ class Roofline(Struct, frozen=True, kw_only=True):
     measured_bytes_per_s: float | None = None  # a rank's part of the memory controllers' traffic
 
 
+class FlopsUtilization(Struct, frozen=True, kw_only=True):
+    """FLOPs of the layers per second of the median step, of what the mean rank's device can do.
+
+    MFU as in PaLM (Chowdhery et al. 2022, appendix B), but with the FLOPs of the operators that ran instead
+    of a formula of the model; HFU where forward passes ran again in backward passes.
+    """
+
+    ratio: float
+    flops_per_step: int  # of the mean rank: forward and backward of all layers
+    peak_flops_per_s: float  # of one rank
+    dtype: str  # that the peak is for
+    device: str  # "cpu" or the GPU's name
+    peak_source: str  # as Roofline.ceilings_source
+    recomputes: bool  # activations are recomputed, and their FLOPs count: HFU
+
+
 class RankPlacement(Struct, frozen=True, kw_only=True):
     """Where one rank runs and where its memory lies."""
 

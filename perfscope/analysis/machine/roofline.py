@@ -32,7 +32,7 @@ from perfscope.analysis.machine.peaks import (
     thread_memory_peak,
     why_missing,
 )
-from perfscope.analysis.machine.results import Roofline, RooflinePoint
+from perfscope.analysis.machine.results import FlopsUtilization, Roofline, RooflinePoint
 from perfscope.analysis.missing import Missing, missing_figure
 from perfscope.analysis.results import LayerResult
 from perfscope.messages.lists import counted
@@ -74,6 +74,36 @@ def roofline_of(host: Host, layers: Sequence[LayerResult]) -> tuple[Roofline | N
     if roofline is None:
         return None, missing_figure(Figure.HOST_ROOFLINE, Cause.NO_CEILINGS, host=host.name, reason=reason)
     return roofline, None
+
+
+def flops_utilization(
+    rooflines: Sequence[Roofline],
+    layers: Sequence[LayerResult],
+    step_ns: float | None,
+    *,
+    recomputes: bool,
+) -> FlopsUtilization | None:
+    """Of the mean rank; None: no ceiling, FLOPs or step time is known.
+
+    Args:
+        rooflines: of the hosts; where they differ, the highest peak counts.
+        layers: the mean over all ranks.
+        step_ns: the median step.
+        recomputes: forward passes ran again in backward passes.
+    """
+    flops = sum(layer.flops or 0 for layer in layers)
+    if not rooflines or not flops or not step_ns:
+        return None
+    roofline = max(rooflines, key=lambda entry: entry.peak_flops_per_s)
+    return FlopsUtilization(
+        ratio=flops * 1e9 / step_ns / roofline.peak_flops_per_s,
+        flops_per_step=flops,
+        peak_flops_per_s=roofline.peak_flops_per_s,
+        dtype=roofline.dtype,
+        device=roofline.device,
+        peak_source=roofline.ceilings_source,
+        recomputes=recomputes,
+    )
 
 
 def _work(layers: Sequence[LayerResult], *, with_counters: bool) -> Iterator[LayerWork]:

@@ -89,6 +89,15 @@ def test_layers_are_compared_with_the_nearer_roof_by_phase(tmp_path: Path) -> No
     assert points["tiny", "forward"].bound == "neither" and points["tiny", "forward"].fraction < 1e-3
 
 
+def test_utilization_is_flops_per_second_of_the_step_over_the_peak(tmp_path: Path) -> None:
+    run = SampledRun(tmp_path, None, step_s=0.01, topology=two_nodes(), ceilings=CEILINGS, ranks=[{"pid": 0}])
+    run.run.window(0, OPS, [(0, 0, 10 * MS)])
+    entry = analyze_run(run.read()).flops_utilization
+    assert entry is not None and (entry.dtype, entry.device, entry.recomputes) == ("float32", "cpu", False)
+    assert entry.flops_per_step == 2 * 3_200_000_000 + 30_000_000 + 1_000
+    assert entry.ratio == pytest.approx(entry.flops_per_step / 0.01 / 2e12, rel=0.01)
+
+
 def test_ranks_of_one_host_share_its_ceilings(tmp_path: Path) -> None:
     found = roof(tmp_path, num=2)
     assert (found.peak_flops_per_s, found.bandwidth_bytes_per_s, found.ranks_sharing) == (1e12, 50e9, 2)
