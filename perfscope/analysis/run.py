@@ -44,7 +44,7 @@ from perfscope.analysis.learning import with_energy
 from perfscope.analysis.machine.analyze import Training, analyze_machine
 from perfscope.analysis.machine.cpu_waits import cpu_waits
 from perfscope.analysis.machine.host import Host
-from perfscope.analysis.machine.results import FlopsUtilization, MachineAnalysis
+from perfscope.analysis.machine.results import MachineAnalysis
 from perfscope.analysis.machine.roofline import flops_utilization
 from perfscope.analysis.machine.thread_states import thread_states
 from perfscope.analysis.missing import Missing, missing_figure
@@ -88,6 +88,7 @@ from perfscope.analysis.steps import (
     Throughput,
     overhead_ratio,
     quantiles,
+    speed_of_run,
     spread_ratio,
     throughput,
 )
@@ -97,7 +98,6 @@ from perfscope.analysis.whole_run.results import WholeRun
 from perfscope.analysis.whole_run.steps import traced_shares
 from perfscope.analysis.window_results import UnlikeWindow
 from perfscope.messages.files import HANDED_OVER, NO_TRACED_STEP, ON_DEVICE
-from perfscope.rundir.scheme_records import SchemeRecord
 from perfscope.vocabulary.axes import Axis
 from perfscope.vocabulary.causes import Cause
 from perfscope.vocabulary.figures import Figure
@@ -164,7 +164,7 @@ def analyze_run(
     why = analyze_why(source, ranks, comm, usual_ns, of_hosts, axis_of, parallel, executor)
     bench, no_bench = _bench(source, ranks, comm, no_window)
     account, no_whole = whole_run(source.run, records, ranks.parts, speed)
-    speed = _speed_of_run(speed, bench, source.run.scheme, ranks.steps)
+    speed = speed_of_run(speed, bench and bench.samples_per_s, source.run.scheme, ranks.steps)
     no_speed = () if speed.missing is None else (speed.missing,)
     of_run = _missing_of_run(source, ranks, comm, no_layers, no_window)
     missing = [*of_run, *no_parallel, *counted.missing, *no_speed, *no_bench, *no_whole]
@@ -313,35 +313,6 @@ def _with_energy(bench: BenchResult | None, machine: MachineAnalysis | None) -> 
     return replace(bench, learning=with_energy(bench.learning, machine))
 
 
-def _speed_of_run(
-    speed: Throughput,
-    bench: BenchResult | None,
-    scheme: SchemeRecord | None,
-    steps: Mapping[int, RankSteps],
-) -> Throughput:
-    """One run has one speed: that of a bench run is what its scheme measured."""
-    if bench is None or scheme is None or bench.samples_per_s is None:
-        return speed
-    speed = replace(speed, samples_per_s=bench.samples_per_s, source="scheme", missing=None)
-    if not scheme.input_shape or not any(of_rank.tokens for of_rank in steps.values()):
-        return speed
-    sequence = scheme.input_shape[0]  # of which a rank may have a part, and a later stage no tokens at all
-    return replace(
-        speed, tokens_per_s=bench.samples_per_s * sequence, tokens_per_step=float(scheme.batch * sequence)
-    )
-
-
-def _utilization(figures: _Figures) -> FlopsUtilization | None:
-    machine, step = figures.machine, figures.step_ns
-    recomputes = any(rank.recompute_ns for rank in figures.ranks.results)
-    return flops_utilization(
-        machine.rooflines if machine is not None else (),
-        figures.layers,
-        step.median if step is not None else None,
-        recomputes=recomputes,
-    )
-
-
 def _analysis(source: RunSource, figures: _Figures) -> RunAnalysis:
     """All but the findings."""
     ranks, comm, why, speed = figures.ranks, figures.comm, figures.why, figures.speed
@@ -370,7 +341,9 @@ def _analysis(source: RunSource, figures: _Figures) -> RunAnalysis:
         breakdown_of="file" if whole_files else "step",
         workload=workload_of(source),
         machine=figures.machine,
-        flops_utilization=None if whole_files else _utilization(figures),
+        flops_utilization=None
+        if whole_files
+        else flops_utilization(figures.machine, figures.layers, figures.step_ns, ranks.results),
         hangs=hangs_of(source),
         bench=_with_energy(figures.bench, figures.machine),
         whole_run=figures.whole_run,

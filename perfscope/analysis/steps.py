@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from perfscope.analysis import advice
@@ -30,6 +31,7 @@ from perfscope.analysis.rank_facts import data_parallel_width
 from perfscope.analysis.results import Quantiles, StepMarks
 from perfscope.analysis.spans import WindowFacts, whole_numbers
 from perfscope.rundir.records import RankRecord
+from perfscope.rundir.scheme_records import SchemeRecord
 from perfscope.vocabulary.causes import Cause
 from perfscope.vocabulary.figures import Figure
 
@@ -292,6 +294,24 @@ def throughput(
         tokens_per_s=token_rate,
         tokens_per_step=tokens_per_step,
         batch_range=batch_range,
+    )
+
+
+def speed_of_run(
+    speed: Throughput,
+    samples_per_s: float | None,
+    scheme: SchemeRecord | None,
+    steps: Mapping[int, RankSteps],
+) -> Throughput:
+    """One run has one speed: that of a bench run is what its scheme measured (`samples_per_s`)."""
+    if scheme is None or samples_per_s is None:
+        return speed
+    speed = replace(speed, samples_per_s=samples_per_s, source="scheme", missing=None)
+    if not scheme.input_shape or not any(of_rank.tokens for of_rank in steps.values()):
+        return speed
+    sequence = scheme.input_shape[0]  # of which a rank may have a part, and a later stage no tokens at all
+    return replace(
+        speed, tokens_per_s=samples_per_s * sequence, tokens_per_step=float(scheme.batch * sequence)
     )
 
 

@@ -32,9 +32,9 @@ from perfscope.analysis.machine.peaks import (
     thread_memory_peak,
     why_missing,
 )
-from perfscope.analysis.machine.results import FlopsUtilization, Roofline, RooflinePoint
+from perfscope.analysis.machine.results import FlopsUtilization, MachineAnalysis, Roofline, RooflinePoint
 from perfscope.analysis.missing import Missing, missing_figure
-from perfscope.analysis.results import LayerResult
+from perfscope.analysis.results import LayerResult, Quantiles, RankResult
 from perfscope.messages.lists import counted
 from perfscope.vocabulary.causes import Cause
 from perfscope.vocabulary.ceilings import CeilingKind
@@ -77,32 +77,31 @@ def roofline_of(host: Host, layers: Sequence[LayerResult]) -> tuple[Roofline | N
 
 
 def flops_utilization(
-    rooflines: Sequence[Roofline],
+    machine: MachineAnalysis | None,
     layers: Sequence[LayerResult],
-    step_ns: float | None,
-    *,
-    recomputes: bool,
+    step_ns: Quantiles | None,
+    ranks: Sequence[RankResult],
 ) -> FlopsUtilization | None:
     """Of the mean rank; None: no ceiling, FLOPs or step time is known.
 
     Args:
-        rooflines: of the hosts; where they differ, the highest peak counts.
+        machine: where rooflines of its hosts differ, the highest peak counts.
         layers: the mean over all ranks.
-        step_ns: the median step.
-        recomputes: forward passes ran again in backward passes.
+        step_ns: of all ranks.
+        ranks: that say whether forward passes ran again in backward passes.
     """
     flops = sum(layer.flops or 0 for layer in layers)
-    if not rooflines or not flops or not step_ns:
+    if machine is None or not machine.rooflines or not flops or step_ns is None or step_ns.median <= 0:
         return None
-    roofline = max(rooflines, key=lambda entry: entry.peak_flops_per_s)
+    roofline = max(machine.rooflines, key=lambda entry: entry.peak_flops_per_s)
     return FlopsUtilization(
-        ratio=flops * 1e9 / step_ns / roofline.peak_flops_per_s,
+        ratio=flops * 1e9 / step_ns.median / roofline.peak_flops_per_s,
         flops_per_step=flops,
         peak_flops_per_s=roofline.peak_flops_per_s,
         dtype=roofline.dtype,
         device=roofline.device,
         peak_source=roofline.ceilings_source,
-        recomputes=recomputes,
+        recomputes=any(rank.recompute_ns for rank in ranks),
     )
 
 
