@@ -164,7 +164,7 @@ def analyze_run(
     why = analyze_why(source, ranks, comm, usual_ns, of_hosts, axis_of, parallel, executor)
     bench, no_bench = _bench(source, ranks, comm, no_window)
     account, no_whole = whole_run(source.run, records, ranks.parts, speed)
-    speed = speed_of_run(speed, bench and bench.samples_per_s, source.run.scheme, ranks.steps)
+    speed = speed_of_run(speed, bench, source.run.scheme, ranks.steps)
     no_speed = () if speed.missing is None else (speed.missing,)
     of_run = _missing_of_run(source, ranks, comm, no_layers, no_window)
     missing = [*of_run, *no_parallel, *counted.missing, *no_speed, *no_bench, *no_whole]

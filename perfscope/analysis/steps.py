@@ -25,6 +25,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from perfscope.analysis import advice
+from perfscope.analysis.bench import BenchResult
 from perfscope.analysis.intervals import Int64, distinct
 from perfscope.analysis.missing import Missing, missing_figure
 from perfscope.analysis.rank_facts import data_parallel_width
@@ -299,19 +300,19 @@ def throughput(
 
 def speed_of_run(
     speed: Throughput,
-    samples_per_s: float | None,
+    bench: BenchResult | None,
     scheme: SchemeRecord | None,
     steps: Mapping[int, RankSteps],
 ) -> Throughput:
-    """One run has one speed: that of a bench run is what its scheme measured (`samples_per_s`)."""
-    if scheme is None or samples_per_s is None:
+    """One run has one speed: that of a bench run is what its scheme measured."""
+    if scheme is None or bench is None or bench.samples_per_s is None:
         return speed
-    speed = replace(speed, samples_per_s=samples_per_s, source="scheme", missing=None)
+    speed = replace(speed, samples_per_s=bench.samples_per_s, source="scheme", missing=None)
     if not scheme.input_shape or not any(of_rank.tokens for of_rank in steps.values()):
         return speed
     sequence = scheme.input_shape[0]  # of which a rank may have a part, and a later stage no tokens at all
     return replace(
-        speed, tokens_per_s=samples_per_s * sequence, tokens_per_step=float(scheme.batch * sequence)
+        speed, tokens_per_s=bench.samples_per_s * sequence, tokens_per_step=float(scheme.batch * sequence)
     )
 
 
