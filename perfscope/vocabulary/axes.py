@@ -21,7 +21,7 @@ class Axis(str, Enum):
 # Outermost first: ranks that are neighbors along the last one are consecutive.
 LAYOUT = (Axis.DP, Axis.FSDP, Axis.PP, Axis.EP, Axis.CP, Axis.SP, Axis.NUMA, Axis.TP)
 # Axes among which the samples of a step are divided.
-BATCH_AXES = frozenset((Axis.DP, Axis.FSDP, Axis.NUMA))
+BATCH_AXES = frozenset((Axis.DP, Axis.FSDP, Axis.EP, Axis.NUMA))
 # The spelling D,M,S of options and sweep files, and the names in records before axes had names.
 POSITIONAL = (Axis.DP, Axis.TP, Axis.PP)
 OLD_NAMES = {"D": Axis.DP, "M": Axis.TP, "S": Axis.PP, "data": Axis.DP, "model": Axis.TP, "stage": Axis.PP}

@@ -2,67 +2,112 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from contextlib import nullcontext
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from perfscope.runners.config import BenchConfig
+from perfscope.runners.comm import Call
+from perfscope.runners.config import PIPELINES, BenchConfig
+from perfscope.runners.data.registry import open_feed
 from perfscope.runners.mesh import Mesh
-from perfscope.runners.train import TrainingOutcome
-from tests.runners.pp_cases import Trained, configure, trained_alone
+from perfscope.runners.models.registry import build_model
+from perfscope.runners.planning import plan
+from perfscope.runners.schemes.mesh_axes import MeshParallel
+from perfscope.runners.world import World
+from tests.runners.pp_cases import Sends, configure, gloo_events, trained_alone
 from tests.runners.ranks import run_ranks
 
 
 def mesh(text: str, **other: Any) -> BenchConfig:
     """A small transformer on a mesh, in float64."""
     axes = Mesh.parse(text)
-    settings: dict[str, Any] = {"model": "transformer", "input_shape": (16,), "learning_rate": 0.1, **other}
-    return configure("mesh", axes.num_ranks, mesh=axes, **settings)
+    settings: dict[str, Any] = {
+        "model": "transformer",
+        "input_shape": (16,),
+        "learning_rate": 0.1,
+        "steps": 3,
+    }
+    return configure("mesh", axes.num_ranks, mesh=axes, **{**settings, **other})
+
+
+def _cases(*names: str) -> dict[str, BenchConfig]:
+    """`MESH`, `MESH MODEL` or `MESH schedule of its pipeline`, by that name."""
+    cases = {}
+    for name in names:
+        text, _, word = name.partition(" ")
+        settings = {"pipeline" if word in PIPELINES else "model": word} if word else {}
+        cases[name] = mesh(text, **settings)
+    return cases
 
 
 # Of one start of ranks each.
 CASES: dict[str, dict[str, BenchConfig]] = {
-    "axes": {text: mesh(text) for text in ("dp=2", "tp=2", "pp=2", "cp=2")},
-    "schedules": {
-        f"pp=2 {name}": mesh("pp=2", pipeline=name) for name in ("gpipe", "interleaved", "zero-bubble")
-    },
-    "models": {
-        f"{text} {model}": mesh(text, model=model)
-        for model in ("gpt-nano", "llama-nano", "moe-nano")
-        for text in ("dp=2", "tp=2", "pp=2", "cp=2")
-        if (model, text) != ("gpt-nano", "tp=2")  # it has 3 heads
-    },
-    "pairs": {
-        text: mesh(text)
-        for text in ("dp=2,tp=2", "dp=2,pp=2", "tp=2,pp=2", "tp=2,cp=2", "dp=2,cp=2", "cp=2,pp=2")
-    },
-    "models, pairs": {
-        f"{text} {model}": mesh(text, model=model)
-        for model, text in (
-            ("gpt-nano", "cp=2,dp=2"),
-            ("llama-nano", "tp=2,cp=2"),
-            ("llama-nano", "cp=2,pp=2"),
-            ("moe-nano", "tp=2,cp=2"),
-            ("moe-nano", "tp=2,pp=2"),
-        )
-    },
-    "three": {text: mesh(text) for text in ("dp=2,tp=2,pp=2", "dp=2,cp=2,tp=2")},
+    "axes": _cases("dp=2", "tp=2", "pp=2", "cp=2", "fsdp=2", "sp=2", "ep=2 moe-nano"),
+    "two ranks": _cases(
+        *("pp=2 gpipe", "pp=2 interleaved", "pp=2 zero-bubble", "fsdp=2 gpt-nano", "fsdp=2 moe-nano"),
+        *("tp=2 llama-nano", "cp=2 llama-nano", "sp=2 llama-nano", "sp=2 moe-nano"),
+    ),
+    "four ranks": _cases(
+        *("dp=2,cp=2 gpt-nano", "tp=2,cp=2 llama-nano", "cp=2,pp=2 llama-nano", "tp=2,pp=2 moe-nano"),
+        *("dp=2,fsdp=2", "fsdp=2,tp=2", "fsdp=2,pp=2", "fsdp=2,pp=2 zero-bubble", "fsdp=2,cp=2"),
+        *("sp=2,pp=2", "sp=2,cp=2", "fsdp=2,sp=2 llama-nano", "ep=4 moe-nano", "dp=2,ep=2 moe-nano"),
+        *("fsdp=2,ep=2 moe-nano", "ep=2,pp=2 moe-nano", "ep=2,cp=2 moe-nano", "ep=2,sp=2 moe-nano"),
+    ),
+    "eight ranks": _cases(
+        *("dp=2,tp=2,pp=2", "dp=2,fsdp=2,tp=2", "fsdp=2,tp=2,pp=2", "dp=2,fsdp=2,ep=2 moe-nano"),
+    ),
 }
+
+
+@dataclass(frozen=True)
+class Trained:
+    """One mesh and what came of it, by rank.
+
+    Attributes:
+        config: what was run.
+        calls: of the ledger, over all steps.
+        traced: (event, elements) -> how often in the second step, by torch's own trace.
+        difference: the largest of a weight from that of one process.
+    """
+
+    config: BenchConfig
+    calls: list[Counter[Call]]
+    traced: list[Sends]
+    difference: float
 
 
 @cache
 def trained(group: str) -> dict[str, Trained]:
-    """Every mesh of one group, in one start of its ranks; all are traced."""
+    """Every mesh of one group, in one start of its ranks."""
     configs = CASES[group]
     num_ranks = next(iter(configs.values())).num_ranks
-    found: list[tuple[dict[str, TrainingOutcome], Any]] = run_ranks(
-        num_ranks, "tests.runners.pp_cases:run_all", configs=configs, traced=tuple(configs)
-    )
-    return {
-        name: Trained(
-            config,
-            [outcomes[name] for outcomes, _ in found],
-            trained_alone(config),
-            [sends[name] for _, sends in found],
-        )
-        for name, config in configs.items()
-    }
+    found = run_ranks(num_ranks, "tests.runners.mesh_cases:train_all", configs=configs)
+    runs = {}
+    for name, config in configs.items():
+        calls, traced, states = zip(*(ranks[name] for ranks in found), strict=True)
+        state, reference = states[0], trained_alone(config).state
+        assert reference is not None and list(state) == list(reference)
+        difference = max(float((state[key] - value).abs().max()) for key, value in reference.items())
+        runs[name] = Trained(config, list(calls), list(traced), difference)
+    return runs
+
+
+def train_all(world: World, configs: dict[str, BenchConfig]) -> dict[str, tuple[Any, Any, Any]]:
+    """On a rank: calls, trace and (on rank 0) weights of each mesh."""
+    return {name: _train(world, config) for name, config in configs.items()}
+
+
+def _train(world: World, config: BenchConfig) -> tuple[Any, Any, Any]:
+    scheme = MeshParallel(plan(config), world)
+    feed = open_feed(config, world.device)
+    scheme.build(build_model(config))
+    world.ledger.clear()
+    part, num_parts = scheme.data_part
+    sends: Sends = Counter()
+    for number in range(config.steps):
+        with gloo_events(sends) if number == 1 else nullcontext():
+            scheme.step(feed.batch(number, part, num_parts))
+    calls = world.ledger.calls
+    return calls, sends, scheme.full_state()

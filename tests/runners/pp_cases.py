@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from math import prod
@@ -114,15 +116,20 @@ def trained(num_ranks: int) -> dict[str, Trained]:
 
 
 def trained_alone(config: BenchConfig) -> TrainingOutcome:
-    """The same model and samples, in this process."""
+    """The same model and samples, in this process; trained once for all meshes."""
     alone = replace(config, scheme="serial", modifiers=(), num_ranks=1, mesh=None, num_microbatches=None)
-    return train_here(World(Alone(), 0, torch.device("cpu")), alone)
+    return _alone(replace(alone, pipeline="1f1b"))
+
+
+@cache
+def _alone(config: BenchConfig) -> TrainingOutcome:
+    return train_here(World(Alone(), 0, torch.device("cpu")), config)
 
 
 def run_all(
     world: World, configs: dict[str, BenchConfig], traced: tuple[str, ...]
 ) -> tuple[dict[str, TrainingOutcome], dict[str, Sends]]:
-    """Trains every configuration in the same ranks, and traces the third step of some."""
+    """Trains every configuration in the same ranks, and traces the second step of some."""
     outcomes = {name: train_here(world, config) for name, config in configs.items()}
     return outcomes, {name: traced_step(world, configs[name]) for name in traced}
 
@@ -133,12 +140,20 @@ def traced_step(world: World, config: BenchConfig) -> Sends:
     feed = open_feed(config, world.device)
     scheme.build(build_model(config))
     part, num_parts = scheme.data_part
-    for number in range(2):
-        scheme.step(feed.batch(number, part, num_parts))
-    with torch.autograd.profiler.profile(use_kineto=True, record_shapes=True) as trace:
-        scheme.step(feed.batch(2, part, num_parts))
+    scheme.step(feed.batch(0, part, num_parts))  # pipelines and buckets are settled in it
+    sends: Sends = Counter()
+    with gloo_events(sends):
+        scheme.step(feed.batch(1, part, num_parts))
     world.peers.barrier()
-    return Counter(
+    return sends
+
+
+@contextmanager
+def gloo_events(found: Sends) -> Iterator[None]:
+    """Adds gloo's events of a step to `found`."""
+    with torch.autograd.profiler.profile(use_kineto=True, record_shapes=True) as trace:
+        yield
+    found.update(
         (event.name.removeprefix("gloo:"), prod(event.input_shapes[0]))
         for event in trace.function_events
         if event.name.startswith("gloo:")

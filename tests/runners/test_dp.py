@@ -9,13 +9,13 @@ import torch
 from torch import nn
 
 from perfscope.runners import comm
+from perfscope.runners.composed.shards import padded_elements
 from perfscope.runners.config import BenchConfig, BenchError, parse_scheme
 from perfscope.runners.exchange import Exchange, PendingExchange
 from perfscope.runners.mesh import Mesh
 from perfscope.runners.planning import plan
 from perfscope.runners.schemes import dp_senders
 from perfscope.runners.schemes.dp_ddp import ddp_buckets
-from perfscope.runners.schemes.dp_fsdp import padded_elements
 from perfscope.runners.schemes.dp_gradients import gradients_of
 from perfscope.runners.schemes.dp_senders import NewestFirst
 from perfscope.runners.schemes.dp_update import owned

@@ -12,6 +12,8 @@ _AXES = {
     Axis.DP: "data",
     Axis.FSDP: "sharded data",
     Axis.TP: "tensor",
+    Axis.SP: "tensor and sequence",
+    Axis.EP: "experts",
     Axis.PP: "pipeline",
     Axis.CP: "context",
     Axis.NUMA: "replicas of a host",

@@ -113,6 +113,11 @@ class ModelShape:
         return any(product.kind == TIED for product in self.products)
 
     @property
+    def tied_block(self) -> str | None:
+        """The block whose weights the head uses again; None if there is none."""
+        return self.blocks[0] if self.is_tied else None
+
+    @property
     def num_params(self) -> int:
         """Parameters of the whole model."""
         return sum(prod(shape) for _, shape in self.params)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
-from math import prod
 from typing import Any, ClassVar
 
 import torch
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
+from perfscope.runners.composed.shards import shard_blocks, shard_calls
 from perfscope.runners.job import Job
 from perfscope.runners.schemes.base import NO_SKIP, NO_WHOLE_GRADIENT, Axes, Batch, Scheme
 from perfscope.runners.schemes.dp_ddp import require_torch_group
@@ -23,11 +21,6 @@ from perfscope.vocabulary.axes import Axis
 from perfscope.vocabulary.taxonomy import Optimization, Parallelism, StatePlacement, Synchrony, Topology
 
 SHARD, REPLICATE = "shard", "replicate"
-
-
-def padded_elements(shape: tuple[int, ...], parts: int) -> int:
-    """Elements of a parameter whose dim 0 FSDP has padded to a multiple of the number of shards."""
-    return -(-shape[0] // parts) * parts * prod(shape[1:])
 
 
 class _Sharded(Scheme):
@@ -45,13 +38,7 @@ class _Sharded(Scheme):
         """See Scheme. Every top-level child with parameters is an FSDP unit; tied weights are the root's."""
         require_torch_group(self.name)
         mesh = self._device_mesh(self.world.device.type)
-        # A linear layer on sequences returns a view; nothing here changes one in place.
-        warnings.filterwarnings("ignore", message=r"FSDP2-wrapped module \(\w+\) returned a view tensor")
-        root = _root_block(self.job)
-        for name, child in model.named_children():
-            if name != root and next(child.parameters(), None) is not None:
-                fully_shard(child, mesh=mesh)
-        self.model = fully_shard(model, mesh=mesh)
+        self.model = shard_blocks(model, mesh, self.job.shape.tied_block)
         # one rank of a group holds nothing of a layer that has fewer rows than the group ranks
         group = self.world.groups(self.shard_axis, self.job.mesh.groups(Axis.FSDP))
         layers = layers_of(self.model, group=group)
@@ -76,36 +63,12 @@ class _Sharded(Scheme):
         return None if self.world.rank else {name: value.detach() for name, value in state.items()}
 
 
-def _shard_traffic(job: Job, axis: str, members: tuple[int, ...]) -> list[Traffic]:
-    """Per block: gathered for the forward pass, again for the backward pass, gradients scattered once."""
-    calls = []
-    for block in job.shape.blocks:
-        size = _block_bytes(job, block, len(members))
-        gathers = 1 if block == _root_block(job) else 2
-        if size and len(members) > 1:
-            calls += [
-                _by_fsdp("all_gather", axis, members, size, f"weights of {block}", gathers),
-                _by_fsdp("reduce_scatter", axis, members, size, f"gradients of {block}", 1),
-            ]
-    return [*calls, *norm_traffic(job, axis, members)]
-
-
-def _root_block(job: Job) -> str | None:
-    """The block whose weights the head uses again: kept from its forward pass to its backward pass."""
-    return job.shape.blocks[0] if job.shape.is_tied else None
-
-
-def _block_bytes(job: Job, block: str, parts: int) -> int:
-    shapes = [shape for name, shape in job.shape.params if name.split(".")[0] == block]
-    return job.element_size * sum(padded_elements(shape, parts) for shape in shapes)
-
-
-def _by_fsdp(
-    collective: str, axis: str, members: tuple[int, ...], size: int, what: str, count: int
-) -> Traffic:
-    return Traffic(
-        collective=collective, axis=axis, members=members, bytes=size, count=count, what=what, by_library=True
-    )
+def _traffic(job: Job, rank: int, shard_axis: str) -> list[Traffic]:
+    """Of fully_shard, and of rules that need norms of layers."""
+    shards = shard_axis, job.mesh.group(Axis.FSDP, rank)
+    replicas = REPLICATE, job.mesh.group(Axis.DP, rank)
+    calls = shard_calls(job.shape.params, job.element_size, shards, replicas, (job.shape.tied_block,))
+    return [*calls, *norm_traffic(job, *shards)]
 
 
 class FSDP(_Sharded):
@@ -138,7 +101,7 @@ class FSDP(_Sharded):
     @classmethod
     def traffic(cls, job: Job, rank: int) -> Sequence[Traffic]:
         """See Scheme."""
-        return _shard_traffic(job, Axis.FSDP, job.mesh.group(Axis.FSDP, rank))
+        return _traffic(job, rank, Axis.FSDP)
 
 
 class HSDP(_Sharded):
@@ -183,10 +146,4 @@ class HSDP(_Sharded):
     @classmethod
     def traffic(cls, job: Job, rank: int) -> Sequence[Traffic]:
         """See Scheme."""
-        shards, replicas = job.mesh.group(Axis.FSDP, rank), job.mesh.group(Axis.DP, rank)
-        calls = _shard_traffic(job, SHARD, shards)
-        for block in job.shape.blocks:
-            size = _block_bytes(job, block, len(shards)) // len(shards)
-            if size and len(replicas) > 1:
-                calls.append(_by_fsdp("all_reduce", REPLICATE, replicas, size, f"gradients of {block}", 1))
-        return calls
+        return _traffic(job, rank, SHARD)

@@ -1,4 +1,4 @@
-"""Any of dp, tp, pp and cp at once, by torch's DeviceMesh, parallelize_module and pipelining."""
+"""Several axes at once, by torch's DeviceMesh, fully_shard, parallelize_module and pipelining."""
 
 from __future__ import annotations
 
@@ -6,23 +6,27 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
 from perfscope.runners import comm
 from perfscope.runners.collect import collect_state, layout_of
-from perfscope.runners.comm import local_part
-from perfscope.runners.composed.pairs import TensorPair, local_shape, tensor_pairs
+from perfscope.runners.comm import Group, local_part
+from perfscope.runners.composed.experts import divide_experts, expert_layers
+from perfscope.runners.composed.layers import divide_layers, settle_gradients, whole_tensor
+from perfscope.runners.composed.pairs import tensor_pairs
+from perfscope.runners.composed.shards import shard_blocks
+from perfscope.runners.composed.volumes import RankPart, average_axes, layer_axis
 from perfscope.runners.config import BenchError
 from perfscope.runners.inputs import InputKind
 from perfscope.runners.job import Job
 from perfscope.runners.mesh import Mesh
+from perfscope.runners.model_parallel.operators import gather_parts
 from perfscope.runners.models.registry import find_model
-from perfscope.runners.models.shapes import ATTENTION
 from perfscope.runners.models.transformer import DotProductAttention
-from perfscope.runners.schemes.base import NO_WHOLE_GRADIENT, Axes, Batch, Scheme
+from perfscope.runners.schemes.base import DIVIDED_MODEL, NO_WHOLE_GRADIENT, Axes, Batch, Scheme
 from perfscope.runners.schemes.cp_gather import GatheredAttention, require_attention
 from perfscope.runners.schemes.dp_ddp import require_torch_group
 from perfscope.runners.schemes.local import loss_of
@@ -39,9 +43,6 @@ from perfscope.runners.schemes.update_rules import make_optimizer
 from perfscope.runners.traffic import Traffic
 from perfscope.vocabulary.axes import Axis
 from perfscope.vocabulary.taxonomy import Optimization, Parallelism, StatePlacement, Synchrony, Topology
-from perfscope.vocabulary.traffic import ScalesWith
-
-_GRADIENT_AXES = (Axis.DP, Axis.CP)  # along which ranks have samples or tokens of their own
 
 
 class _ZeroBubble(Interleaved):
@@ -60,34 +61,86 @@ def _pipeline(job: Job) -> type[Pipeline]:
     return _PIPELINES[job.config.pipeline]
 
 
+def _torch_mesh(mesh: Mesh, device_type: str) -> Any:
+    """torch's, of the axes that are split, by their names."""
+    from torch.distributed.device_mesh import init_device_mesh
+
+    return init_device_mesh(device_type, tuple(mesh.axes.values()), mesh_dim_names=tuple(map(str, mesh.axes)))
+
+
+class _Average(NamedTuple):
+    """Gradients that are averaged over groups of ranks, one group after the other.
+
+    Attributes:
+        params: whose gradients.
+        groups: none: nothing is sent.
+        flat: for all of them; None without groups.
+        divisor: besides the sizes of the groups.
+    """
+
+    params: list[nn.Parameter]
+    groups: list[Group]
+    flat: torch.Tensor | None
+    divisor: int
+
+    def apply(self) -> None:
+        """In place."""
+        gradients = [local_part(value.grad) for value in self.params]
+        if self.flat is not None:
+            comm.flatten(gradients, self.flat)
+            for group in self.groups:
+                comm.all_reduce(self.flat, group)
+                self.flat.div_(group.size)
+            comm.unflatten(self.flat, gradients)
+        if self.divisor > 1:
+            for gradient in gradients:
+                gradient.div_(self.divisor)
+
+
 class MeshParallel(Scheme):
-    """Data, tensor, pipeline and context parallelism together."""
+    """Any axes of a mesh together."""
 
     name = "mesh"
-    summary = "Any of dp, tp, pp and cp at once: `--mesh dp=2,tp=2,pp=2`."
+    summary = "Several axes at once: `--mesh dp=2,tp=2,pp=2`, of dp, fsdp, tp, sp, pp, cp and ep."
     rule = (
         "tp: in each transformer block the first linear layers of attention (by heads) and of the "
-        "feed-forward part are cut along outputs, the last along inputs (torch's parallelize_module). pp: "
-        "stages as pp.* cut them, in the schedule of `--pipeline`. cp: as cp.gather; torch's "
-        "context_parallel has no attention for CPUs. Gradients are packed and averaged first along dp, then "
-        "along cp."
+        "feed-forward part are cut along outputs, the last along inputs (torch's parallelize_module). "
+        "sp: the same, and between these layers each rank has its part of the sequence (torch's "
+        "SequenceParallel). fsdp: torch's fully_shard over blocks; with dp, dp has replicas of the "
+        "shards. pp: stages as pp.* cut them, in the schedule of `--pipeline`. cp: as cp.gather; torch's "
+        "context_parallel has no attention for CPUs. ep: each rank has its part of the batch and E/n of "
+        "the experts; tokens go to them and back by all-to-all. Gradients are packed and averaged along "
+        "dp (without fsdp), ep (but those of experts) and cp, in this order."
     )
     volume = (
-        "tp: per pair of linear layers an all-reduce of b T/c |y| e forward and one backward; pp: b/c "
-        "|y_cut| e per cut and direction; cp: 4(c-1)/c b T d/M e per attention layer with d features "
-        "of the keys; dp and cp: 2(n-1)/n of the rank's own parameters each"
+        "tp: per pair of linear layers an all-reduce of b T/c |y| e forward and one backward; sp: "
+        "instead an all-gather and a reduce-scatter each way, and all-gathers of b T/c |y| e for the "
+        "first and the last layer; fsdp: 3(n-1)/n of the rank's parameters, 2(n-1)/n with pp; pp: b/c "
+        "|y_cut| e per cut and direction; cp: 4(c-1)/c b T d/M e per attention layer with d features of "
+        "the keys; ep: 4(n-1)/n b T/c k |y| e per mixture with k experts per token, on average over the "
+        "ranks: the routers decide; dp, ep and cp: 2(n-1)/n of the rank's own parameters each"
     )
-    source = "torch.distributed.tensor.parallel, torch.distributed.pipelining; arXiv 2410.06511 (torchtitan)"
+    source = (
+        "torch.distributed.fsdp, torch.distributed.tensor.parallel, torch.distributed.pipelining; arXiv "
+        "2410.06511 (torchtitan); GShard (arXiv 2006.16668) for ep"
+    )
     axes = Axes(
-        (Parallelism.DATA, Parallelism.MODEL, Parallelism.PIPELINE, Parallelism.CONTEXT),
+        (
+            Parallelism.DATA,
+            Parallelism.MODEL,
+            Parallelism.PIPELINE,
+            Parallelism.CONTEXT,
+            Parallelism.EXPERT,
+        ),
         Optimization.DECENTRALIZED,
         Synchrony.SYNCHRONOUS,
         Topology.ALL_REDUCE,
         StatePlacement.SHARDED,
         "groups along each axis of the mesh",
     )
-    splits = (Axis.DP, Axis.TP, Axis.PP, Axis.CP)
+    splits = (Axis.DP, Axis.FSDP, Axis.TP, Axis.SP, Axis.PP, Axis.CP, Axis.EP)
     refused_updates = NO_WHOLE_GRADIENT
+    refused_passes = DIVIDED_MODEL
     whole_layers = False
 
     @classmethod
@@ -103,25 +156,58 @@ class MeshParallel(Scheme):
     @classmethod
     def check(cls, job: Job) -> None:
         """See Scheme."""
-        mesh, model = job.mesh, job.config.model
-        if (parts := mesh.size(Axis.CP)) > 1:
-            if find_model(model).input is not InputKind.TOKENS:
-                raise BenchError(f"{cls.name}: {model} has no sequence that cp could cut; leave out cp")
+        cls._check_sequence(job)
+        cls._check_layers(job)
+        cls._check_experts(job)
+        if job.mesh.size(Axis.PP) > 1:
+            _pipeline(job).check(job)
+
+    @classmethod
+    def _check_sequence(cls, job: Job) -> None:
+        axes = [axis for axis in (Axis.CP, Axis.SP) if job.mesh.size(axis) > 1]
+        if not axes:
+            return
+        names, model = " and ".join(axes), job.config.model
+        if find_model(model).input is not InputKind.TOKENS:
+            raise BenchError(f"{cls.name}: {model} has no sequence that {names} could cut; leave out {names}")
+        if Axis.CP in axes:
             require_attention(cls.name, job)
-            if (length := job.config.input_shape[0]) % parts:
-                raise BenchError(
-                    f"{cls.name}: {length} tokens cannot be cut into {parts} equal parts; change cp"
-                )
-        if (parts := mesh.size(Axis.TP)) > 1:
+        length, parts = job.config.input_shape[0], prod(map(job.mesh.size, axes))
+        if length % parts:
+            raise BenchError(
+                f"{cls.name}: {length} tokens cannot be cut into {parts} equal parts; change {names}"
+            )
+
+    @classmethod
+    def _check_layers(cls, job: Job) -> None:
+        axis, model = layer_axis(job.mesh), job.config.model
+        if axis == Axis.SP and job.mesh.size(Axis.TP) > 1:
+            raise BenchError(
+                f"{cls.name}: sp divides layers as tp does, over the same ranks, and sequences between them; "
+                f"leave out tp"
+            )
+        if (parts := job.mesh.size(axis)) > 1:
             pairs = tensor_pairs(job.shape)
             if not pairs or find_model(model).input is not InputKind.TOKENS:
                 raise BenchError(
-                    f"{cls.name}: {model} has no transformer block that tp could cut; "
+                    f"{cls.name}: {model} has no transformer block that {axis} could cut; "
                     f"use a language model, or mp.* and hy.*"
                 )
-            require_divisible(cls.name, parts, [unit for pair in pairs for unit in pair.units])
-        if mesh.size(Axis.PP) > 1:
-            _pipeline(job).check(job)
+            require_divisible(cls.name, parts, [unit for pair in pairs for unit in pair.units], axis)
+
+    @classmethod
+    def _check_experts(cls, job: Job) -> None:
+        if (parts := job.mesh.size(Axis.EP)) == 1:
+            return
+        experts = expert_layers(job.shape)
+        if not experts:
+            raise BenchError(
+                f"{cls.name}: {job.config.model} has no experts that ep could divide; leave out ep, or use "
+                f"one with experts, as moe-nano"
+            )
+        require_divisible(
+            cls.name, parts, [(layer.path, layer.num_experts, "experts") for layer in experts], Axis.EP
+        )
 
     @classmethod
     def layout(cls, job: Job) -> Mapping[str, Any]:
@@ -140,59 +226,12 @@ class MeshParallel(Scheme):
     @classmethod
     def traffic(cls, job: Job, rank: int) -> Sequence[Traffic]:
         """See Scheme."""
-        blocks, m, mesh = cls.own_blocks(job, rank), cls.num_microbatches(job), job.mesh
-        parts = mesh.size(Axis.CP)
-        per_element = job.group_batch // m * job.element_size
-        calls: list[Traffic] = []
+        mesh, calls = job.mesh, []
         if mesh.size(Axis.PP) > 1:
+            parts = mesh.size(Axis.CP) * mesh.size(Axis.SP)
             calls += [replace(sent, bytes=sent.bytes // parts) for sent in _pipeline(job).traffic(job, rank)]
-
-        def inside(collective: str, axis: Axis, size: int, count: int, what: str, library: bool) -> Traffic:
-            return Traffic(
-                collective=collective,
-                axis=axis,
-                members=mesh.group(axis, rank),
-                bytes=size * per_element,
-                count=count * m,
-                what=what,
-                scales_with=ScalesWith.SAMPLES,
-                by_library=library,
-            )
-
-        if mesh.size(Axis.TP) > 1:
-            for pair in tensor_pairs(job.shape):
-                if pair.block in blocks:
-                    what = f"{pair.block}.{pair.child}"
-                    calls.append(inside("all_reduce", Axis.TP, pair.size // parts, 2, what, True))
-        if parts > 1:
-            for layer in job.shape.products:
-                if layer.kind == ATTENTION and layer.name.split(".")[0] in blocks:
-                    size = layer.kv_size // mesh.size(Axis.TP)
-                    calls.append(inside("all_gather", Axis.CP, size, 2, "keys and values", False))
-                    calls.append(inside("reduce_scatter", Axis.CP, size, 2, "their gradients", False))
-        gradients = cls.own_params(job, rank) * job.element_size
-        calls += [
-            Traffic(
-                collective="all_reduce",
-                axis=axis,
-                members=mesh.group(axis, rank),
-                bytes=gradients,
-                what="gradients",
-            )
-            for axis in _GRADIENT_AXES
-            if mesh.size(axis) > 1
-        ]
-        return calls
-
-    @classmethod
-    def own_params(cls, job: Job, rank: int) -> int:
-        """Parameters that a rank holds."""
-        blocks, parts = cls.own_blocks(job, rank), job.mesh.size(Axis.TP)
-        return sum(
-            prod(local_shape(job.shape, name, whole, parts))
-            for name, whole in job.shape.params
-            if name.split(".")[0] in blocks
-        )
+        blocks, m = cls.own_blocks(job, rank), cls.num_microbatches(job)
+        return [*calls, *RankPart(job=job, rank=rank, blocks=blocks, num_microbatches=m).traffic()]
 
     # --- on a rank --------------------------------------------------------------------------------------
 
@@ -201,20 +240,25 @@ class MeshParallel(Scheme):
         require_torch_group(self.name)
         job, mesh = self.job, self.job.mesh
         self._layout = layout_of(model.state_dict(), self._owners(model))
-        self._groups = [
-            self.world.groups(axis, mesh.groups(axis)) for axis in _GRADIENT_AXES if mesh.size(axis) > 1
-        ]
+        names_of_experts = frozenset().union(*(layer.params for layer in expert_layers(job.shape)))
+        self._device_mesh = _torch_mesh(mesh, self.world.device.type)
         self._divide_sequence(model)
-        self._divide_layers(model)
-        blocks = {
-            name: block
-            for name, block in model.named_children()
-            if name in self.own_blocks(job, self.world.rank)
-        }
-        self.model = nn.Sequential(OrderedDict(blocks))
-        self._schedule: Any = self._open_pipeline(model) if mesh.size(Axis.PP) > 1 else None
+        self._divide_experts(model)
+        self._orders: dict[str, torch.Tensor] = {}
+        blocks, axis = self.own_blocks(job, self.world.rank), layer_axis(mesh)
+        if mesh.size(axis) > 1:
+            self._orders = divide_layers(
+                model, job.shape, blocks, self._device_mesh[axis.value], sequence=axis == Axis.SP
+            )
+        held = [(name, block) for name, block in model.named_children() if name in blocks]
+        self.model = nn.Sequential(OrderedDict(held))
+        self._schedule: Any = None
+        if mesh.size(Axis.PP) > 1:
+            self._schedule = self._open_pipeline(model)
+        elif mesh.size(Axis.FSDP) > 1:
+            self.model = shard_blocks(self.model, self._shard_mesh(), job.shape.tied_block)
         self._params = list(self.model.parameters())
-        self._flat = self.world.ledger.flat(self.model) if self._groups else None
+        self._averages = self._open_averages(names_of_experts if mesh.size(Axis.EP) > 1 else frozenset())
         comm.name_groups(self.model)
         self.optimizer = make_optimizer(self, self._params)
 
@@ -225,15 +269,23 @@ class MeshParallel(Scheme):
         if self._tokens is not None:
             blocks = Batch(batch.inputs[:, self._tokens], batch.targets[:, self._tokens])
         loss = self._run_pipeline(blocks) if self._schedule is not None else self._run_model(blocks)
-        if self._flat is not None:
-            gradients = [local_part(value.grad) for value in self._params]
-            packed = comm.flatten(gradients, self._flat)
-            for group in self._groups:
-                comm.all_reduce(packed, group)
-                packed.div_(group.size)
-            comm.unflatten(packed, gradients)
+        settle_gradients(self._params)
+        for average in self._averages:
+            average.apply()
         self.optimizer.step()
         return loss
+
+    def _open_averages(self, names_of_experts: frozenset[str]) -> list[_Average]:
+        """Of the gradients of experts, and of all others."""
+        mesh, averages = self.job.mesh, []
+        for experts in (False, True):
+            named = self.model.named_parameters()
+            params = [value for name, value in named if (name in names_of_experts) == experts]
+            axes = average_axes(mesh, experts=experts) if params else ()
+            groups = [self.world.groups(axis, mesh.groups(axis)) for axis in axes]
+            flat = self.world.ledger.flat(self.model, params) if groups else None
+            averages.append(_Average(params, groups, flat, mesh.size(Axis.EP) if experts else 1))
+        return averages
 
     def _run_model(self, batch: Batch) -> torch.Tensor:
         loss = loss_of(self.model, batch)
@@ -251,12 +303,14 @@ class MeshParallel(Scheme):
         return torch.stack([loss.detach() for loss in losses]).mean() if self._is_last else None
 
     def full_state(self) -> dict[str, torch.Tensor] | None:
-        """See Scheme. Whole along tp on each rank, then from the stages to rank 0."""
+        """See Scheme. Whole along fsdp, tp and ep on each rank, then from the stages to rank 0."""
         blocks = {}
         for name, value in self.model.state_dict().items():
-            whole = value.full_tensor() if hasattr(value, "full_tensor") else value
+            full = whole_tensor(value)
+            if full.shape != self._layout[name].shape:
+                full = gather_parts(full, 0, self._expert_group)
             order = self._orders.get(name.rpartition(".")[0])
-            blocks[name] = whole if order is None else whole[order.argsort()]
+            blocks[name] = full if order is None else full[order.argsort()]
         return collect_state(self._layout, blocks, self.world)
 
     def _owners(self, model: nn.Sequential) -> dict[str, tuple[int, ...]]:
@@ -280,44 +334,16 @@ class MeshParallel(Scheme):
                 if isinstance(child, DotProductAttention):
                     setattr(module, name, GatheredAttention(group))
 
-    def _divide_layers(self, model: nn.Sequential) -> None:
-        self._orders: dict[str, torch.Tensor] = {}
+    def _divide_experts(self, model: nn.Sequential) -> None:
         mesh = self.job.mesh
-        if mesh.size(Axis.TP) == 1:
-            return
-        from torch.distributed.device_mesh import init_device_mesh
+        if mesh.size(Axis.EP) > 1:
+            self._expert_group = self.world.groups(Axis.EP, mesh.groups(Axis.EP))
+            divide_experts(model, self._expert_group)
 
-        sizes, names = tuple(mesh.axes.values()), tuple(map(str, mesh.axes))
-        device_mesh = init_device_mesh(self.world.device.type, sizes, mesh_dim_names=names)[str(Axis.TP)]
-        blocks = self.own_blocks(self.job, self.world.rank)
-        for pair in tensor_pairs(self.job.shape):
-            if pair.block in blocks:
-                self._divide_pair(model.get_submodule(f"{pair.block}.{pair.child}"), pair, device_mesh)
-
-    def _divide_pair(self, module: nn.Module, pair: TensorPair, device_mesh: Any) -> None:
-        from torch.distributed.tensor import Replicate
-        from torch.distributed.tensor import parallel as tensor_parallel
-
-        if pair.columns == ("qkv",):  # rows of queries, keys and values of one rank's heads side by side
-            layer, parts = module.get_submodule("qkv"), self.job.mesh.size(Axis.TP)
-            width = layer.out_features
-            order = torch.arange(width).view(3, parts, -1).transpose(0, 1).flatten()
-            with torch.no_grad():
-                for value in layer.parameters():
-                    value.copy_(value[order].clone())
-            self._orders[f"{pair.block}.{pair.child}.qkv"] = order
-        whole = tensor_parallel.PrepareModuleInput(
-            input_layouts=(Replicate(),), desired_input_layouts=(Replicate(),)
-        )
-        tensor_parallel.parallelize_module(
-            module,
-            device_mesh,
-            {
-                "": whole,
-                **{name: tensor_parallel.ColwiseParallel() for name in pair.columns},
-                pair.row: tensor_parallel.RowwiseParallel(),
-            },
-        )
+    def _shard_mesh(self) -> Any:
+        """Of one dim, or of replicas and shards."""
+        has_replicas = self.job.mesh.size(Axis.DP) > 1
+        return self._device_mesh[(Axis.DP.value, Axis.FSDP.value) if has_replicas else Axis.FSDP.value]
 
     def _open_pipeline(self, model: nn.Sequential) -> Any:
         job, kind = self.job, _pipeline(self.job)
@@ -326,9 +352,13 @@ class MeshParallel(Scheme):
         m = self.num_microbatches(job)
         blocks = dict(self.model.named_children())
         parts = {i: nn.Sequential(OrderedDict((n, blocks[n]) for n in stages[i].blocks)) for i in mine}
+        if job.mesh.size(Axis.FSDP) > 1:
+            parts = {i: shard_blocks(part, self._shard_mesh(), None, keep=True) for i, part in parts.items()}
         shapes = [stages[0].in_shape, *(stage.out_shape for stage in stages)]
         if self._tokens is not None:
             shapes = [(shape[0] // job.mesh.size(Axis.CP), *shape[1:]) for shape in shapes]
+        for i in range(1, len(stages)):  # between stages sequences stay cut
+            shapes[i] = (shapes[i][0] // job.mesh.size(Axis.SP), *shapes[i][1:])
         ends = [example_activation(model, shape, job.group_batch // m, i) for i, shape in enumerate(shapes)]
         group = self.world.groups(Axis.PP, job.mesh.groups(Axis.PP))
         return open_schedule(kind.schedule, parts, ends, m, group.handle, self.world.device)

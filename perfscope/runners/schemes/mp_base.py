@@ -139,17 +139,19 @@ def traffic_of(job: Job, rank: int, exchanged: Iterable[Exchanged]) -> list[Traf
     ]
 
 
-def require_divisible(scheme: str, num_parts: int, widths: Iterable[tuple[str, int, str]]) -> None:
+def require_divisible(
+    scheme: str, num_parts: int, widths: Iterable[tuple[str, int, str]], axis: Axis = Axis.TP
+) -> None:
     """Raises BenchError naming the first of (layer, width, of what) that num_parts does not divide.
 
-    The line says which M would do.
+    The line says which size of the axis would do.
     """
     layer_widths = list(widths)
     for layer, width, unit in layer_widths:
         if width % num_parts:
             common = gcd(*(width for _, width, _ in layer_widths))
             fits = [m for m in range(2, common + 1) if common % m == 0 and m < num_parts]
-            hint = f"tp={' or '.join(map(str, fits))} would do" if fits else "no tp above 1 would do"
+            hint = f"{axis}={' or '.join(map(str, fits))} would do" if fits else f"no {axis} above 1 would do"
             raise BenchError(
                 f"{scheme}: {layer} has {width} {unit}, which {num_parts} ranks cannot share; {hint}"
             )
