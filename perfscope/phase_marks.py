@@ -144,5 +144,5 @@ def phase(name: str) -> Phase | _Nothing:
     if agent is None:
         return _NOTHING
     phases = getattr(agent, "phases", None)  # the agent of another version may know none
-    known = None if phases is None else phases()
-    return _NOTHING if known is None else Phase(name, known)
+    process_phases = None if phases is None else phases()
+    return _NOTHING if process_phases is None else Phase(name, process_phases)

@@ -417,7 +417,8 @@ class RunAnalysis(Struct, frozen=True, kw_only=True):
     calls: tuple[CollectiveCall, ...]
     step_ns: Quantiles | None  # over all ranks' steps, warm-up excluded
     throughput_samples_per_s: float | None  # of all ranks; None: batch size not known
-    # "loader": what it gave; "derived" from the root module's input; "option"; "scheme" (bench)
+    # "loader": what it gave; "derived" from the root module's input; "program" reported it; "option";
+    # "scheme" (bench)
     samples_source: str | None
     overhead_ratio: float | None  # profiling overhead / training time
     findings: tuple[Finding, ...]  # the verdict first, then by gain

@@ -329,6 +329,8 @@ def _mean_of(values: Sequence[float]) -> float:
 
 
 def _source_of(records: Mapping[int, RankRecord]) -> str:
+    if any(record.samples.source == "program" for record in records.values()):
+        return "program"
     return "loader" if any(record.samples.source == "loader" for record in records.values()) else "derived"
 
 

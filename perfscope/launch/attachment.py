@@ -20,6 +20,7 @@ from perfscope.rundir import layout
 from perfscope.rundir.documents import read_document
 from perfscope.rundir.layout import host_name
 from perfscope.rundir.opening import open_regular, read_bounded
+from perfscope.rundir.redact import redact_labels
 
 if TYPE_CHECKING:
     from perfscope.rundir.records import RankRecord
@@ -107,6 +108,14 @@ def packages(ranks: Sequence[AttachedRank]) -> dict[str, str]:
         if rank.record.python:
             versions.setdefault("python", rank.record.python)
     return dict(sorted(versions.items()))
+
+
+def labels(ranks: Sequence[AttachedRank], given: object) -> dict[str, str]:
+    """Labels of the run: those of the command line, then what the programs of the ranks give."""
+    of_ranks: dict[str, str] = {}
+    for rank in ranks:
+        of_ranks = {**rank.record.labels, **of_ranks}
+    return {**redact_labels(of_ranks), **(given if isinstance(given, dict) else {})}
 
 
 def verdict(num_attached: int, expected: int | None) -> str:

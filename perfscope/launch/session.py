@@ -374,6 +374,7 @@ def _finish(
             "world_size": reported or manifest.get("world_size"),
             "packages": attachment.packages(ranks),
             "scheme": finish.recorded_scheme(run_dir) or manifest.get("scheme"),
+            "labels": attachment.labels(ranks, manifest.get("labels")),
         }
         if not joined:
             manifest["git"] = facts.git

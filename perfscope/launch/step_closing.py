@@ -183,6 +183,7 @@ def closed_manifest(
         "world_size": attachment.world_size(ranks) or manifest.get("world_size"),
         "packages": attachment.packages(ranks),
         "scheme": finish.recorded_scheme(room.run_dir) or manifest.get("scheme"),
+        "labels": attachment.labels(ranks, manifest.get("labels")),
         "slurm": {**(slurm if isinstance(slurm, dict) else {}), "failed_tasks": _failed_tasks(end)},
     }
 

@@ -256,19 +256,19 @@ class Phases:
 
     # -- what is written --------------------------------------------------------------------------------
 
-    def cut(self, now: int, *, whole: bool = False) -> None:
+    def cut(self, now: int, *, is_final: bool = False) -> None:
         """A step may begin or end here: time before and after it is written apart.
 
         Args:
             now: CLOCK_MONOTONIC, ns.
-            whole: write all of it; the process ends.
+            is_final: write all of it; the process ends.
         """
         if not self._ns:
             self._cut_at = now
             return
         if not self._is_off:
             try:
-                self._cut(now, at_boundary=not whole, whole=whole)
+                self._cut(now, at_boundary=not is_final, is_final=is_final)
             except Exception as error:  # noqa: BLE001 - the boundary: the training goes on
                 self._failed(error)
 
@@ -278,15 +278,15 @@ class Phases:
             with self._lock:
                 self._supposed = now, self._read(now)
 
-    def _cut(self, now: int, *, at_boundary: bool, whole: bool = False) -> None:
+    def _cut(self, now: int, *, at_boundary: bool, is_final: bool = False) -> None:
         early = self._recorder is None and len(self._lines) >= MAX_EARLY
         with self._lock:
             if not at_boundary:
                 if self._supposed[0] > self._cut_at:  # no step may follow
-                    self._add_line(*self._supposed, whole=False)
-                self._add_line(now, self._read(now), whole)
+                    self._add_line(*self._supposed, is_final=False)
+                self._add_line(now, self._read(now), is_final)
             elif now - self._cut_at >= LEAST_CUT_NS and not early:
-                self._add_line(now, self._read(now), whole)
+                self._add_line(now, self._read(now), is_final)
             if not at_boundary or now - self._flushed_at > FLUSH_NS:
                 self._flush(now)
 
@@ -297,19 +297,19 @@ class Phases:
             totals[phase.number] += max(0, now - phase.start)
         return [(ns, counts[_BEGUN], counts[_ENDED]) for ns, counts in zip(totals, self._counts)]  # noqa: B905
 
-    def _add_line(self, now: int, reading: List[Tuple[int, int, int]], whole: bool) -> None:
-        rows = self._rows(reading, now - self._cut_at, whole)
+    def _add_line(self, now: int, reading: List[Tuple[int, int, int]], is_final: bool) -> None:
+        rows = self._rows(reading, now - self._cut_at, is_final)
         if rows:
             self._lines.append({"begin_ns": self._cut_at, "end_ns": now, "phases": rows})
         self._cut_at = now
 
-    def _rows(self, reading: List[Tuple[int, int, int]], length: int, whole: bool) -> List[List[int]]:
+    def _rows(self, reading: List[Tuple[int, int, int]], length: int, is_final: bool) -> List[List[int]]:
         """[number, ns, begun, ended] of the phases that took a part worth a line since they were written."""
         rows = []
         for number, total in enumerate(reading):
             before = self._written[number]
             ns, begun, ended = (total[at] - before[at] for at in range(3))
-            must = whole or total[1] > total[2] or before[1] > before[2]  # is open, or was
+            must = is_final or total[1] > total[2] or before[1] > before[2]  # is open, or was
             if ns * LEAST_SHARE >= length > 0 or (must and (ns or begun or ended)):
                 rows.append([number, ns, begun, ended])
                 self._written[number] = total
@@ -326,6 +326,6 @@ class Phases:
 
     def finish(self, now: int) -> None:
         """The process ends: what is open is written as it is."""
-        self.cut(now, whole=True)
+        self.cut(now, is_final=True)
         for what, reason in self._lost.items():  # also where that was before there were files
             self._missing(Figure.PHASES, what, reason)

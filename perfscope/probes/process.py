@@ -29,6 +29,7 @@ from .ranks import Identity, identify
 from .recorder import Recorder
 from .usage import process_started
 
+MAX_LABELS, LONGEST_LABEL = 64, 500
 _clock = time.monotonic_ns
 
 
@@ -57,6 +58,8 @@ class Process:
         phases: what the program and its frameworks mark by name.
         activities: what its training thread does besides training.
         lenders: probes (FrameworkProbe) that lend their profiler to steps marked by the program.
+        labels: of the run, as the program gives them.
+        told_samples: of each forward pass, by the program; None: they are counted.
         cutter: the probe (FrameworkProbe) that cuts the steps; None: none does yet.
     """
 
@@ -75,6 +78,8 @@ class Process:
         self.recorder: Optional[Recorder] = None
         self.owner = ""
         self.cutter: Any = None
+        self.labels: Dict[str, str] = {}
+        self.told_samples: Optional[int] = None
         self._unwritable = False
         self.calls = CallLog()
         self.guard = Guard()
@@ -139,6 +144,7 @@ class Process:
         self.recorder = recorder
         self.guard.connect(functools.partial(recorder.append, layout.ERRORS_JSONL))
         recorder.anchor()
+        recorder.meta["labels"] = self.labels
         self.phases.open(recorder)
         self.activities.marks.open(recorder, self.config.get("hang_after_s"))
         recorder.save_meta(life={"started_ns": process_started()})
@@ -161,6 +167,18 @@ class Process:
             if self.recorder is not None:
                 self.recorder.meta["main_tid"] = threading.get_native_id()
         return self.owner == name
+
+    def label(self, labels: Dict[str, str]) -> None:
+        """Labels of the run, in addition to those given before; the first MAX_LABELS are kept."""
+        for name, value in labels.items():
+            if name in self.labels or len(self.labels) < MAX_LABELS:
+                self.labels[name[:LONGEST_LABEL]] = value[:LONGEST_LABEL]
+        if self.recorder is not None:
+            self.recorder.save_meta()
+
+    def tell_samples(self, count: Any) -> None:
+        """Samples of each forward pass from now on; anything but a number of them: they are counted."""
+        self.told_samples = count if isinstance(count, int) and count >= 0 else None
 
     def note(self, text: str, kind: NoteKind = NoteKind.OTHER) -> None:
         """One line for the reader of this run, once; kept with the rank."""

@@ -280,6 +280,7 @@ def _throughput_figure(analysis: RunAnalysis) -> KeyFigure:
     notes = {
         None: "batch size not known",
         "loader": "batch size from the data loader",
+        "program": "samples as reported by the program",
         "derived": training_advice(analysis.advice_key).samples_from,
         "option": "from --samples-per-step",
         "scheme": "by the scheme's batch, slowest rank",

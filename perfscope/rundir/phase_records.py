@@ -91,9 +91,9 @@ def read_phases(data: bytes) -> PhaseTimes:
             elif line.end_ns < line.begin_ns:
                 num_bad += 1
             else:
-                known = [row for row in line.phases if row[0] in names]
-                num_bad += len(known) < len(line.phases)
-                rows += [(line.begin_ns, line.end_ns, *row) for row in known]
+                named = [row for row in line.phases if row[0] in names]
+                num_bad += len(named) < len(line.phases)
+                rows += [(line.begin_ns, line.end_ns, *row) for row in named]
         if rows:
             blocks.append(np.array(rows, dtype=np.int64))
     table = np.concatenate(blocks) if blocks else np.empty((0, 6), dtype=np.int64)

@@ -141,6 +141,7 @@ class RankRecord(Record, frozen=True):
         world_size: ranks of the job, as the rank was given it.
         num_devices: of its process (JAX), where known.
         num_steps: written when the rank ended.
+        labels: of the run, that the program gave.
         affinity: CPUs it may run on.
         anchors: (monotonic ns, Unix ns), as read during the run.
         files: name of a file beside it -> its seal.
@@ -154,6 +155,7 @@ class RankRecord(Record, frozen=True):
     num_threads: Size | None = None
     num_devices: WorldSize | None = None
     num_steps: Count | None = None
+    labels: dict[str, str] = msgspec.field(default_factory=dict)
     finished: bool | None = None
     python: str = ""
     device: str = ""

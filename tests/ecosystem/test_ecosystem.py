@@ -68,6 +68,9 @@ CASES = {
     "Lightning, ddp_spawn": Case(
         "lightning", _lightning("ddp_spawn", 2), "Classifier", 36, [8] * 36, ranks=2, parts=_PARTS
     ),
+    "Lightning, FSDP2": Case(
+        *("lightning", ("python", *_program("lightning_fsdp2.py")), "Sequential", 24, [8] * 24), ranks=2
+    ),
     "Trainer, python": Case(
         *(_HF[0], ("python", *_program("hf_trainer.py", "2")), _HF[1], 24, [8] * 24),
         tokens=256,
@@ -229,3 +232,27 @@ def test_a_notebook_is_recorded_in_its_kernel(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr.decode()[-3000:]
     assert len(_steps(tmp_path / "run", 0)) == 40
     assert _files(tmp_path / "work") == []
+
+
+@pytest.mark.parametrize(
+    ("library", "own"),
+    [
+        ("lightning", {"fit": 1, "sanity check": 1, "validate": 3, "run_training_epoch": 2}),
+        ("transformers", {"train": 1, "epoch": 2, "training_step": 12}),
+    ],
+)
+def test_callbacks_give_labels_samples_and_phases(library: str, own: dict[str, int], tmp_path: Path) -> None:
+    if find_spec(library) is None:
+        pytest.skip(f"{library} is not installed")
+    run_dir = _record(("python", *_program("callbacks.py", library)), tmp_path)
+    labels = json.loads((run_dir / "run.json").read_bytes())["labels"]
+    assert labels == {"dataset": "random", "password": "<redacted>"}
+    assert [step["samples"] for step in _steps(run_dir, 0)] == [40] * 12
+    report = _report(run_dir)
+    assert report["samples_source"] == "program"
+    counts = dict.fromkeys(own, 0)
+    for phase in report["phases"]:
+        if phase["name"] in counts:  # validation is also part of Lightning's sanity check
+            counts[phase["name"]] += phase["ranks"][0]["count"]
+    assert counts == own
+    assert not any(rank["is_open"] for phase in report["phases"] for rank in phase["ranks"])

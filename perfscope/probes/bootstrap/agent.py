@@ -65,6 +65,28 @@ def phases() -> "Any":
     return _phases[0] if _phases else None
 
 
+def label(labels: "Any") -> None:
+    """Labels of the run that the program gives: a dictionary of text."""
+    if phases() is not None:
+        _process("label", labels)
+
+
+def samples(count: "Any") -> None:
+    """Samples of each forward pass of the model from now on, by the program; None: perfscope counts them."""
+    if phases() is not None:
+        _process("tell_samples", count)
+
+
+def _process(method: str, *args: "Any") -> None:
+    try:
+        import importlib
+
+        getattr(importlib.import_module(_load_room() + ".process").current(), method)(*args)
+    except Exception as error:  # noqa: BLE001 - a fault of ours must not reach the training
+        _failed.append(error)
+        _note_boot_error(error)
+
+
 def start() -> None:
     """Arm this process. Called once, at interpreter start; never raises for a missing set-up."""
     run_dir = os.environ.get(ENV_RUN_DIR)

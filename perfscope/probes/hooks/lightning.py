@@ -39,5 +39,5 @@ def phase_of(action: str) -> str:
     match = _ACTION.fullmatch(action)
     if match is None:
         return action
-    who, kind, _, hook = match.groups()
-    return "%s.%s" % (kind, hook) if who == "Callback" else hook
+    owner, kind, _, hook = match.groups()
+    return "%s.%s" % (kind, hook) if owner == "Callback" else hook

@@ -15,7 +15,7 @@ from ..frames import around
 from .layers import parts
 from .loaders import LoaderBatch, Loaders, Shape, shape_of, tensors_of
 
-LOADER, TARGETS, LAYERS, INPUT = "loader", "targets", "layers", "input"
+LOADER, TARGETS, LAYERS, INPUT, PROGRAM = "loader", "targets", "layers", "input", "program"
 _HOOK = "perfscope batch"  # our key in torch's table of global forward pre-hooks
 _MAX_NODES = 64  # of the loss's graph that are looked at for a target
 _MAX_TRIES = 4  # searches for the axis of samples before it is taken as unknown
@@ -34,9 +34,13 @@ class Batches:
 
     Args:
         failed: called with an error of ours; the training goes on.
+        told: gives the samples of a forward pass as the program tells them; None: it does not.
     """
 
-    def __init__(self, failed: Callable[[Exception], None]) -> None:
+    def __init__(
+        self, failed: Callable[[Exception], None], told: Callable[[], Optional[int]] = lambda: None
+    ) -> None:
+        self._told = told
         self.loaders = Loaders(failed)
         self._hooks: Optional[Dict[Any, Any]] = None
         self.reset()
@@ -136,6 +140,11 @@ class Batches:
             samples = None if samples is None else samples * num_parts
         self._inputs += [weakref.ref(tensor) for tensor in tensors[:1]]
         tokens = self._tokens(root, tensors, shapes, num_parts) if samples != 0 else None
+        told = self._told()
+        if told is not None:
+            self.settled()  # what the loss would correct is not counted
+            self._count(PROGRAM)
+            samples = told
         return samples, tokens, self._repeated, num_parts
 
     def _of_loader(
@@ -303,8 +312,8 @@ class Batches:
         """For rank.json: where samples are known from."""
         if not self._counts:
             return {}
-        source = max(self._counts, key=lambda key_: self._counts[key_])
-        return {"samples": {"from": source, "axis": None if source == LOADER else self.axis}}
+        source = max(self._counts, key=lambda key_: (key_ == PROGRAM, self._counts[key_]))
+        return {"samples": {"from": source, "axis": None if source in (LOADER, PROGRAM) else self.axis}}
 
 
 def _ordered(kwargs: Optional[Dict[str, Any]]) -> List[Any]:

@@ -9,7 +9,7 @@ from perfscope.reports.display import visible
 from perfscope.reports.model import Block, Column, Note, Section, Table, Unit, Value
 
 MOST_ROWS = 100
-FEW_ROWS = 16  # so many are all shown
+FEW_ROWS = 16  # so many are all listed
 LEAST = 0.0002  # of the run: where there are more, shorter ones are left out
 _LONGEST = 80
 _SOURCES = {
@@ -35,10 +35,10 @@ def _table(analysis: RunAnalysis) -> Table:
     wall = analysis.whole_run.wall_ns if analysis.whole_run is not None else None
     longest = sorted(analysis.phases, key=lambda phase: -phase.ns)[:MOST_ROWS]
     least = 0.0 if wall is None or len(longest) <= FEW_ROWS else wall * LEAST
-    shown = [phase for phase in analysis.phases if phase.ns >= max(least, longest[-1].ns)]
-    hidden = len(analysis.phases) - len(shown)
-    several = len({rank.rank for phase in shown for rank in phase.ranks}) > 1
-    rest = f" Not shown: {hidden:,} shorter phases." if hidden else ""
+    listed = [phase for phase in analysis.phases if phase.ns >= max(least, longest[-1].ns)]
+    hidden = len(analysis.phases) - len(listed)
+    several = len({rank.rank for phase in listed for rank in phase.ranks}) > 1
+    left_out = f" Not listed: {hidden:,} shorter phases." if hidden else ""
     return Table(
         id="phases-table",
         title="Time of phases by name" + (", mean over ranks" if several else ""),
@@ -56,10 +56,10 @@ def _table(analysis: RunAnalysis) -> Table:
             Column(key="rank", title="Rank", unit=Unit.COUNT),
             Column(key="source", title="Marked by"),
         ),
-        rows=tuple(_row(phase, wall, several=several) for phase in shown),
+        rows=tuple(_row(phase, wall, several=several) for phase in listed),
         terminal_rows=16,
         caption="A nested phase is indented, and part of the phase around it. Own time is without nested "
-        f"phases.{rest}",
+        f"phases.{left_out}",
     )
 
 
