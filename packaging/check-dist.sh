@@ -2,7 +2,7 @@
 # check-dist.sh PYTHON: builds the wheel and the sdist, and checks what would be uploaded. Run in the root of a
 # checkout with a PYTHON that has `build`, setuptools, twine and check-wheel-contents. Writes below build/check-dist.
 set -eu
-python=$(command -v "$1")
+python=$(realpath -s "$(command -v "$1")") # builds run in other folders; -s: a link to the interpreter is the environment
 out=$PWD/build/check-dist
 rm -rf "$out"
 mkdir -p "$out"
