@@ -151,7 +151,7 @@ def numbers_of(array: pa.Array) -> tuple[NDArray[Any], NDArray[np.bool_]]:
 def numpy_dtype(kind: pa.DataType) -> np.dtype[Any]:
     """numpy's name of an Arrow type of numbers or truth values.
 
-    Not `kind.to_pandas_dtype()`: up to version 25 of pyarrow it fails where pandas is not installed.
+    Not `kind.to_pandas_dtype()`: with pyarrow 25.0.1 it fails where pandas is not installed.
     """
     return np.dtype({"halffloat": "float16", "float": "float32"}.get(str(kind), str(kind)))
 
