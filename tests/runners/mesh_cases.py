@@ -44,7 +44,11 @@ def _cases(*names: str) -> dict[str, BenchConfig]:
 
 # Of one start of ranks each.
 CASES: dict[str, dict[str, BenchConfig]] = {
-    "axes": _cases("dp=2", "tp=2", "pp=2", "cp=2", "fsdp=2", "sp=2", "ep=2 moe-nano"),
+    "axes": {
+        **_cases("dp=2", "tp=2", "pp=2", "cp=2", "fsdp=2", "ep=2 moe-nano"),
+        # AdamW uses a gradient three times: where ranks have parts of it, it must be summed once before.
+        "sp=2 adamw": mesh("sp=2", optimizer="adamw", momentum=0.0, learning_rate=0.001),
+    },
     "two ranks": _cases(
         *("pp=2 gpipe", "pp=2 interleaved", "pp=2 zero-bubble", "fsdp=2 gpt-nano", "fsdp=2 moe-nano"),
         *("tp=2 llama-nano", "cp=2 llama-nano", "sp=2 llama-nano", "sp=2 moe-nano"),
