@@ -91,7 +91,9 @@ def main(name: str, first: int, number: int, folder: Path) -> list[dict[str, Any
         if problem:
             wrong.append({"seed": seed, "problem": problem})
         shutil.rmtree(here)
-    resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    # Not ru_maxrss: Linux keeps that of the process which started this one.
+    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    resident = int(status["VmHWM"].split()[0]) * 1024
     if resident > MOST_RESIDENT:
         wrong.append({"seed": -1, "problem": f"{resident / MIB:.0f} MiB of memory"})
     return wrong

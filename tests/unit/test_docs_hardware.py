@@ -23,7 +23,8 @@ def test_every_source_is_described() -> None:
 
 def test_every_figure_that_is_described_is_one_that_is_measured() -> None:
     package = Path(perfscope.__file__).parent
-    files = [*(package / "collectors").rglob("*.py"), package / "vocabulary" / "gpu.py"]
+    vocabulary = (package / "vocabulary" / name for name in ("gpu.py", "memory.py"))
+    files = [*(package / "collectors").rglob("*.py"), *vocabulary]
     code = "".join(path.read_text(encoding="utf-8") for path in files)
     patterns = [re.sub(r"\{[^}]+\}", "[a-z]+", text) for text in COMPOSED.findall(code) if "_" in text]
     named = set(FIGURE.findall(TEXT))

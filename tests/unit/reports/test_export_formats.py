@@ -222,4 +222,4 @@ def test_an_output_that_cannot_be_written_is_one_line(tmp_path: Path, where: str
 def test_formats_are_those_the_command_offers() -> None:
     from perfscope.cli.export import FORMATS
 
-    assert (*(export.name for export in EXPORTS), *FIGURES, "otf2") == FORMATS
+    assert (*(export.name for export in EXPORTS), *FIGURES, "otf2", "chakra") == FORMATS
