@@ -40,7 +40,7 @@ def test_pointing_at_a_counter_gives_its_values_and_moves_every_cursor(
     browser: Browser, machine_report: Path
 ) -> None:
     browser.open(machine_report)
-    plot = scroll_to(browser, "#machine .ct-chart .ct-plot")
+    plot = scroll_to(browser, "#counters .ct-chart .ct-plot")
     browser.actions().move_to_element(plot).perform()
     tip = browser.find("#tip").text
     assert tip.startswith("CPUs, at 5.7")  # the middle of 11.5 s
@@ -48,13 +48,13 @@ def test_pointing_at_a_counter_gives_its_values_and_moves_every_cursor(
     assert "%" in tip
     assert "Processes that are not of this run used 1.9 of 2 CPUs" in tip
     shown = (
-        "return [...document.querySelectorAll('#machine .counters .cursor')]"
+        "return [...document.querySelectorAll('#counters .counters .cursor')]"
         ".map(c => getComputedStyle(c).visibility)"
     )
     assert "visible" in browser.js(shown)
-    charts = browser.js("return document.querySelectorAll('#machine .ct-plot').length")
+    charts = browser.js("return document.querySelectorAll('#counters .ct-plot').length")
     assert browser.js(shown).count("visible") == charts > 1, "every counter chart, and no other"
-    browser.js("arguments[0].focus()", browser.find("#machine .counters"))
+    browser.js("arguments[0].focus()", browser.find("#counters .counters"))
     press(browser, Keys.ARROW_DOWN, Keys.ARROW_RIGHT)
     assert browser.find("#tip").text.startswith("Pressure")
     press(browser, Keys.ESCAPE)
