@@ -49,9 +49,14 @@ def module_icicle(kernels: Kernels) -> tuple[Icicle, ...]:
             text=units.format_ns,
             legend=tuple((part, title) for part, title in _LEGEND if part in used),
             caption=f"From top to bottom: modules, {below}; a box is as wide as its time. Sum over "
-            "the traced windows and all ranks.",
+            f"the traced windows and all ranks.{_OF_COMMUNICATION if 'exposed_comm' in used else ''}",
         ),
     )
+
+
+_OF_COMMUNICATION = (
+    " Communication is where it was called; “Communication by axis” divides it among the layers it serves."
+)
 
 
 def _steps(entry: PlaceTime) -> Iterator[Step]:

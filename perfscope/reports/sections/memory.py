@@ -103,6 +103,14 @@ def _limits_table(machine: MachineAnalysis | None) -> Table | None:
     )
 
 
+# With tensors' memory or without.
+_RANKS_CAPTION = {
+    True: "Tensors: measured when the optimizer's third update began. Process memory also holds the "
+    "framework and its libraries.",
+    False: "Process memory also holds the framework and its libraries.",
+}
+
+
 def _ranks_table(analysis: RunAnalysis) -> Table | None:
     machine = analysis.machine
     sampled = {} if machine is None else {memory.rank: memory for memory in machine.rank_memory}
@@ -127,8 +135,7 @@ def _ranks_table(analysis: RunAnalysis) -> Table | None:
         title="Memory of each rank",
         columns=_rank_columns(),
         rows=tuple(rows),
-        caption="Tensors: measured when the optimizer's third update began. Process memory also holds the "
-        "framework and its libraries.",
+        caption=_RANKS_CAPTION[any(getattr(rank, name) for rank in analysis.ranks for name in _TENSORS)],
         print_rows=MOST_PRINTED,
     )
 
