@@ -84,11 +84,11 @@ class Memory(Record, frozen=True):
 
     peak_rss_bytes: Size | None = None
     peak_device_bytes: Size | None = None
-    peak_reserved_bytes: Size | None = None
-    parameter_bytes: Size | None = None
-    gradient_bytes: Size | None = None
-    optimizer_bytes: Size | None = None
-    buffer_bytes: Size | None = None
+    peak_reserved_bytes: Count | None = None
+    parameter_bytes: Count | None = None
+    gradient_bytes: Count | None = None
+    optimizer_bytes: Count | None = None
+    buffer_bytes: Count | None = None
 
 
 class Besides(Record, frozen=True):

@@ -241,3 +241,10 @@ def test_a_prediction_that_cannot_be_read_is_none_at_all() -> None:
 def test_losses_of_a_rank_keep_their_steps_or_are_none() -> None:
     record, damaged = decode_record(BenchRecord, {**BENCH, "losses": [2.0, "much", 1.0]})
     assert record.losses == () and damaged == ("losses",) and record.step_ends_ns == (1, 2, 3, 4)
+
+
+def test_tensors_of_no_bytes_are_measured_and_not_damage() -> None:
+    """Plain SGD has no state, a model without normalization no buffers."""
+    nothing = {"peak_rss_bytes": 1 << 20, "parameter_bytes": 40, "optimizer_bytes": 0, "buffer_bytes": 0}
+    record, wrong = decode_record(RankRecord, {"rank": 0, "memory": nothing})
+    assert wrong == () and (record.memory.optimizer_bytes, record.memory.buffer_bytes) == (0, 0)
