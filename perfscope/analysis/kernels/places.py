@@ -9,13 +9,17 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from perfscope.analysis.intervals import Int64
+from perfscope.analysis.intervals import Int64, distinct_pairs
 from perfscope.analysis.kernels.results import PlaceTime
+from perfscope.analysis.kernels.sums import exact_sums, text_of
 from perfscope.analysis.spans import BACKWARD, FORWARD
+from perfscope.rundir.schema import PHASES
 from perfscope.vocabulary.kernels import KernelType
 
 MOST_PLACES = 300  # by time; the others of a layer stand together without a name
 _TYPES = tuple(KernelType)
+_NUM_PHASES = len(PHASES) + 1  # -1 = not known
+_PHASE_TEXTS = {FORWARD: "forward", BACKWARD: "backward"}
 
 
 class Place(NamedTuple):
@@ -32,15 +36,17 @@ class PlaceSums(Struct):
     calls: int = 0
     ns: int = 0
 
+    def add(self, calls: int, ns: int) -> None:
+        """Takes in more calls of the place."""
+        self.calls += calls
+        self.ns += ns
+
 
 class Coded(NamedTuple):
     """A text of each row: codes, -1 = none, into texts."""
 
     codes: NDArray[np.integer]
     texts: Sequence[str]
-
-    def text(self, code: int) -> str:
-        return self.texts[code] if code >= 0 else ""
 
 
 def add_places(
@@ -53,27 +59,29 @@ def add_places(
     ns: Int64,
 ) -> None:
     """Adds rows to their places; the arrays are equally long."""
-    columns = np.column_stack([layer.codes, phase, types, operator.codes, name.codes]).astype(np.int64)
-    keys, group, calls = np.unique(columns, axis=0, return_inverse=True, return_counts=True)
-    totals = np.zeros(len(keys), dtype=np.int64)
-    np.add.at(totals, group.ravel(), ns)
-    for key, count, total in zip(keys.tolist(), calls.tolist(), totals.tolist(), strict=True):
-        of_layer, of_phase, of_type, of_operator, of_name = key
-        passed = {FORWARD: "forward", BACKWARD: "backward"}.get(of_phase, "")
+    launches, launch_of = distinct_pairs(operator.codes, name.codes)
+    marks = ((layer.codes + 1).astype(np.int64) * _NUM_PHASES + phase + 1) * len(_TYPES) + types
+    keys, group = distinct_pairs(marks, launch_of)
+    calls, totals = np.bincount(group, minlength=len(keys)).tolist(), exact_sums(group, ns, len(keys))
+    launched = launches.tolist()
+    for (mark, launch), count, of_place in zip(keys.tolist(), calls, totals, strict=True):
+        of_operator, of_name = launched[launch]
+        in_layer, of_type = divmod(mark, len(_TYPES))
+        of_layer, of_phase = divmod(in_layer, _NUM_PHASES)
         location = Place(
-            layer.text(of_layer), passed, _TYPES[of_type], operator.text(of_operator), name.text(of_name)
+            text_of(layer.texts, of_layer - 1),
+            _PHASE_TEXTS.get(of_phase - 1, ""),
+            _TYPES[of_type],
+            text_of(operator.texts, of_operator),
+            text_of(name.texts, of_name),
         )
-        sums = sums_by_place.setdefault(location, PlaceSums())
-        sums.calls += count
-        sums.ns += total
+        sums_by_place.setdefault(location, PlaceSums()).add(count, of_place)
 
 
 def merge_places(sums_by_place: dict[Place, PlaceSums], later: Mapping[Place, PlaceSums]) -> None:
     """Takes in the places of later ranks."""
     for location, sums in later.items():
-        mine = sums_by_place.setdefault(location, PlaceSums())
-        mine.calls += sums.calls
-        mine.ns += sums.ns
+        sums_by_place.setdefault(location, PlaceSums()).add(sums.calls, sums.ns)
 
 
 def places_of(sums_by_place: Mapping[Place, PlaceSums]) -> tuple[PlaceTime, ...]:
@@ -93,9 +101,7 @@ def places_of(sums_by_place: Mapping[Place, PlaceSums]) -> tuple[PlaceTime, ...]
     ]
     left: dict[str, PlaceSums] = {}
     for location, sums in ordered[MOST_PLACES:]:
-        of_layer = left.setdefault(location.layer, PlaceSums())
-        of_layer.calls += sums.calls
-        of_layer.ns += sums.ns
+        left.setdefault(location.layer, PlaceSums()).add(sums.calls, sums.ns)
     rows += [
         PlaceTime(
             layer=layer or None,

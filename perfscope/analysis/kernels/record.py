@@ -15,6 +15,7 @@ from perfscope.analysis import intervals as iv
 from perfscope.analysis.intervals import Int64, distinct
 from perfscope.analysis.kernels.own_time import own_time
 from perfscope.analysis.kernels.places import Coded, Place, PlaceSums, add_places
+from perfscope.analysis.kernels.sums import exact_sums, text_of
 from perfscope.analysis.kernels.types import kind_of_copy, type_of_kernel, type_of_operator
 from perfscope.analysis.spans import (
     BACKWARD,
@@ -163,10 +164,10 @@ def _add(
     keys, group, calls = np.unique(name[rows] * len(_TYPES) + types, return_inverse=True, return_counts=True)
     group = group.ravel()
     sums = [
-        side.names.setdefault((_text(names, key // len(_TYPES)), _TYPES[key % len(_TYPES)]), Sums())
+        side.names.setdefault((text_of(names, key // len(_TYPES)), _TYPES[key % len(_TYPES)]), Sums())
         for key in keys.tolist()
     ]
-    totals = _total(group, ns, len(keys))
+    totals = exact_sums(group, ns, len(keys))
     for of_name, count, total in zip(sums, calls.tolist(), totals, strict=True):
         of_name.calls += count
         of_name.ns += total
@@ -201,7 +202,7 @@ def _types(
     pairs, of_pair = np.unique(name[0].astype(np.int64) * num + operator[0], return_inverse=True)
     codes = []
     for pair in pairs.tolist():
-        text, launched_by = _text(name[1], (pair + 1) // num), _text(operator[1], (pair + 1) % num - 1)
+        text, launched_by = text_of(name[1], (pair + 1) // num), text_of(operator[1], (pair + 1) % num - 1)
         kind = type_of_kernel(text, launched_by) if on_device else type_of_operator(text)
         codes.append(_TYPES.index(kind))
     result: NDArray[np.int64] = np.array(codes, dtype=np.int64)[of_pair.ravel()]
@@ -232,9 +233,9 @@ def _add_configurations(
     occupancy = whole_numbers(table, "occupancy")[rows]
     has_occupancy = occupancy >= 0
     if has_occupancy.any():
-        weighted = _total(group[has_occupancy], occupancy[has_occupancy] * ns[has_occupancy], len(sums))
+        weighted = exact_sums(group[has_occupancy], occupancy[has_occupancy] * ns[has_occupancy], len(sums))
         for of_name, product, total in zip(
-            sums, weighted, _total(group[has_occupancy], ns[has_occupancy], len(sums)), strict=True
+            sums, weighted, exact_sums(group[has_occupancy], ns[has_occupancy], len(sums)), strict=True
         ):
             of_name.occupied += product
             of_name.occupied_ns += total
@@ -250,7 +251,7 @@ def _add_configurations(
     for (index, code), total in _pairs(group[has_grid], shape[has_grid], ns[has_grid]):
         at, of_block = (code + 1) // (len(blocks) + 1), (code + 1) % (len(blocks) + 1) - 1
         shapes = sums[index].shapes
-        key = (_text(grids, at), _text(blocks, of_block))
+        key = (text_of(grids, at), text_of(blocks, of_block))
         shapes[key] = shapes.get(key, 0) + total
 
 
@@ -259,7 +260,7 @@ def _add_layers(side: SideSums, table: pa.Table, spans: Spans, rows: NDArray[np.
     code, phase = layer[rows] + 1, spans.phase[rows]
     calls = np.bincount(code, minlength=len(layers) + 1)
     totals = [
-        _total(code, np.where(chosen, ns, 0), len(layers) + 1)
+        exact_sums(code, np.where(chosen, ns, 0), len(layers) + 1)
         for chosen in (np.ones(len(rows), dtype=bool), phase == FORWARD, phase == BACKWARD)
     ]
     for index in np.flatnonzero(calls).tolist():
@@ -277,7 +278,7 @@ def _add_copies(side: SideSums, table: pa.Table, spans: Spans, rows: NDArray[np.
     for code in distinct(name[rows]).tolist():
         of_name = name[rows] == code
         sized = of_name & (size >= 0)
-        sums = side.copies.setdefault(kind_of_copy(_text(names, code)), CopySums())
+        sums = side.copies.setdefault(kind_of_copy(text_of(names, code)), CopySums())
         sums.calls += int(of_name.sum())
         sums.ns += int(ns[of_name].sum())
         sums.bytes += int(size[sized].sum())
@@ -301,33 +302,25 @@ def _add_launches(side: SideSums, table: pa.Table, spans: Spans, rows: NDArray[n
     columns = {what: words(table, what) for what in ("operator", "layer")}
     starts, replay, kernels = np.unique(launch, return_inverse=True, return_counts=True)
     replay = replay.ravel()
-    check = _total(replay, checks[name[rows]], len(starts))
+    check = exact_sums(replay, checks[name[rows]], len(starts))
     first = np.zeros(len(starts), dtype=np.int64)
     first[replay[::-1]] = rows[::-1]
-    for number, total in enumerate(_total(replay, ns, len(starts))):
+    for number, total in enumerate(exact_sums(replay, ns, len(starts))):
         row = int(first[number])
-        key = (_text(calls, int(call[row])), int(kernels[number]), check[number])
+        key = (text_of(calls, int(call[row])), int(kernels[number]), check[number])
         graph = side.graphs.setdefault(key, GraphSums(key[0], key[1], int(starts[number])))
         graph.replays += 1
         graph.ns += total
         location = next(
-            (_text(texts, int(codes[row])) for codes, texts in columns.values() if codes[row] >= 0), ""
+            (text_of(texts, int(codes[row])) for codes, texts in columns.values() if codes[row] >= 0), ""
         )
         _count(graph.locations, location, total)
-
-
-def _total(group: NDArray[np.integer], ns: Int64, num: int) -> list[int]:
-    """Exact sums by group: floating point would lose nanoseconds above 2**53."""
-    totals = np.zeros(num, dtype=np.int64)
-    np.add.at(totals, group, ns)
-    result: list[int] = totals.tolist()
-    return result
 
 
 def _grouped(keys: NDArray[np.int64], ns: Int64) -> list[tuple[int, int, int]]:
     """(key, calls, ns) of each key."""
     unique, group, calls = np.unique(keys, return_inverse=True, return_counts=True)
-    return list(zip(unique.tolist(), calls.tolist(), _total(group.ravel(), ns, len(unique)), strict=True))
+    return list(zip(unique.tolist(), calls.tolist(), exact_sums(group.ravel(), ns, len(unique)), strict=True))
 
 
 def _pairs(
@@ -345,7 +338,3 @@ def _pairs(
 
 def _count(totals: dict[str, int], key: str, ns: int) -> None:
     totals[key] = totals.get(key, 0) + ns
-
-
-def _text(texts: Sequence[str], code: int) -> str:
-    return texts[code] if code >= 0 else ""
