@@ -53,8 +53,8 @@ class Phases:
 
     Args:
         training_thread: gives the identifier of the thread that trains.
-        missing: told of phases that are not recorded: figure, what, reason.
-        fault: told of an error of ours; gives whether it has now happened too often to go on.
+        missing: called for phases that are not recorded: figure, what, reason.
+        fault: called with an error of ours; gives whether it has now happened too often to go on.
     """
 
     def __init__(

@@ -59,7 +59,7 @@ class Process:
         activities: what its training thread does besides training.
         lenders: probes (FrameworkProbe) that lend their profiler to steps marked by the program.
         labels: of the run, as the program gives them.
-        told_samples: of each forward pass, by the program; None: they are counted.
+        reported_samples: of each forward pass, by the program; None: they are counted.
         cutter: the probe (FrameworkProbe) that cuts the steps; None: none does yet.
     """
 
@@ -79,7 +79,7 @@ class Process:
         self.owner = ""
         self.cutter: Any = None
         self.labels: Dict[str, str] = {}
-        self.told_samples: Optional[int] = None
+        self.reported_samples: Optional[int] = None
         self._unwritable = False
         self.calls = CallLog()
         self.guard = Guard()
@@ -178,7 +178,7 @@ class Process:
 
     def tell_samples(self, count: Any) -> None:
         """Samples of each forward pass from now on; anything but a number of them: they are counted."""
-        self.told_samples = count if isinstance(count, int) and count >= 0 else None
+        self.reported_samples = count if isinstance(count, int) and count >= 0 else None
 
     def note(self, text: str, kind: NoteKind = NoteKind.OTHER) -> None:
         """One line for the reader of this run, once; kept with the rank."""

@@ -292,8 +292,8 @@ with perfscope.phase("loop"):
 update()
 """,
     )
-    told = [entry for entry in recorded.meta().get("missing", []) if entry["figure"] == "phases"]
-    assert [entry["what"] for entry in told] == ["time of phase tiny from some moment on"]
+    missing = [entry for entry in recorded.meta().get("missing", []) if entry["figure"] == "phases"]
+    assert [entry["what"] for entry in missing] == ["time of phase tiny from some moment on"]
     assert phases["loop/tiny"].count < 60000 and phases["loop"].count == 1
 
 

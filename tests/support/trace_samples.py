@@ -101,11 +101,11 @@ def _flight() -> dict[str, Any]:
         "is_p2p": False,
         "frames": [{"name": "step", "filename": "train.py", "line": 40}],
     }
-    told = {"last_enqueued_collective": 2, "last_started_collective": -1, "last_completed_collective": 1}
+    numbers = {"last_enqueued_collective": 2, "last_started_collective": -1, "last_completed_collective": 1}
     return {
         "version": "2.10",
         "pg_config": {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1]"}},
-        "pg_status": {"0": told},
+        "pg_status": {"0": numbers},
         "entries": [entry, {**entry, "record_id": 2, "collective_seq_id": 2}],
     }
 

@@ -12,7 +12,7 @@ from typing import Any
 from ..frames import around
 from ..phases import Phases
 from ..process import current
-from .ranges import SOURCE, watch_ranges
+from .ranges import SOURCE, timed, watch_ranges
 
 
 def arm(module: str) -> None:
@@ -40,18 +40,8 @@ def _watch_annotations(phases: Phases, kind: Any) -> None:
 
     @around(decorate)
     def __call__(annotation: Any, function: Any) -> Any:
-        inner = decorate(annotation, function)
         name = _message(annotation) or getattr(function, "__name__", "range")
-
-        @around(function)
-        def call(*args: Any, **kwargs: Any) -> Any:
-            phase = phases.begin(name, SOURCE)
-            try:
-                return inner(*args, **kwargs)
-            finally:
-                phases.end(phase)
-
-        return call
+        return timed(phases, decorate(annotation, function), function, name, SOURCE)
 
     kind.__enter__, kind.__exit__, kind.__call__ = __enter__, __exit__, __call__
 

@@ -38,18 +38,22 @@ class Within:
 def time_method(phases: Phases, kind: Any, method: str, name: str, source: str) -> None:
     """Each call of `kind.method` is a phase; nothing where there is no such method."""
     original = getattr(kind, method, None)
-    if original is None:
-        return
+    if original is not None:
+        setattr(kind, method, timed(phases, original, original, name, source))
 
-    @around(original)
+
+def timed(phases: Phases, run: Callable[..., Any], function: Any, name: str, source: str) -> Any:
+    """`run`, each call of which is a phase, with the name and signature of `function`."""
+
+    @around(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         phase = phases.begin(name, source)
         try:
-            return original(*args, **kwargs)
+            return run(*args, **kwargs)
         finally:
             phases.end(phase)
 
-    setattr(kind, method, call)
+    return call
 
 
 def watch_ranges(phases: Phases, module: Any, push: str, pop: str, name_of: Callable[..., Any]) -> None:

@@ -34,13 +34,13 @@ class Batches:
 
     Args:
         failed: called with an error of ours; the training goes on.
-        told: gives the samples of a forward pass as the program tells them; None: it does not.
+        reported: gives the samples of a forward pass that the program reports; None: it reports none.
     """
 
     def __init__(
-        self, failed: Callable[[Exception], None], told: Callable[[], Optional[int]] = lambda: None
+        self, failed: Callable[[Exception], None], reported: Callable[[], Optional[int]] = lambda: None
     ) -> None:
-        self._told = told
+        self._reported = reported
         self.loaders = Loaders(failed)
         self._hooks: Optional[Dict[Any, Any]] = None
         self.reset()
@@ -140,11 +140,11 @@ class Batches:
             samples = None if samples is None else samples * num_parts
         self._inputs += [weakref.ref(tensor) for tensor in tensors[:1]]
         tokens = self._tokens(root, tensors, shapes, num_parts) if samples != 0 else None
-        told = self._told()
-        if told is not None:
+        reported = self._reported()
+        if reported is not None:
             self.settled()  # what the loss would correct is not counted
             self._count(PROGRAM)
-            samples = told
+            samples = reported
         return samples, tokens, self._repeated, num_parts
 
     def _of_loader(

@@ -66,7 +66,7 @@ class TorchProbe(FrameworkProbe):
         self._compile = CompileWatch(self._compiled_entered, self._compiled_left)
         self._layer_hooks = LayerHooks(self._layer_pre, self._layer_post, self._layer_left)
         self.meshes = Meshes()
-        self.batches = Batches(functools.partial(self.fault, "batch"), lambda: process.told_samples)
+        self.batches = Batches(functools.partial(self.fault, "batch"), lambda: process.reported_samples)
         super().__init__(process, _NAME, self._profiler)
         process.lend(self)
 

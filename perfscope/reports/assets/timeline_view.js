@@ -50,7 +50,7 @@ class TimelineView {
     this.scroller.scrollTop = 0;
   }
 
-  // Whose name is at a point of the canvas; null: nobody's.
+  // The rank whose name is at a point of the canvas; null: no name is there.
   rankAt(x, y) {
     if (x >= this.gutter || y < AXIS) return null;
     const page = y + this.scroller.scrollTop;

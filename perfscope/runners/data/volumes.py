@@ -63,7 +63,7 @@ class SyntheticVolumes(Synthetic):
 
     @property
     def best(self) -> Best | None:
-        """See Synthetic: of a voxel, where the objects can be told apart."""
+        """See Synthetic: of a voxel, where the objects can be distinguished."""
         centers = (2 * self._objects.flatten(1) - 1) * _CONTRAST
         if best_of_classes(centers, _NOISE, 0.0) is None:
             return None

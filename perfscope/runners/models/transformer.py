@@ -147,6 +147,30 @@ def gpt(size: GptSize) -> Fill:
     return partial(_fill, size)
 
 
+def add_blocks(
+    stack: Stack, shape: tuple[int, int], num_blocks: int, num_heads: int, dropout: float, *, causal: bool
+) -> None:
+    """Blocks as top-level children `block1`, ..., and the last norm.
+
+    Args:
+        stack: of the model.
+        shape: (sequence, width).
+        num_blocks: of them.
+        num_heads: of each.
+        dropout: probability.
+        causal: whether a position sees only those before it.
+    """
+    width = shape[1]
+    for index in range(1, num_blocks + 1):
+        block = TransformerBlock(width, num_heads, _EXPANSION * width, dropout, causal=causal)
+        stack.add(f"block{index}", block, shape)
+        hidden = {block.attention.qkv: width, block.mlp.fc1: width}
+        residual = {block.attention.out: width, block.mlp.fc2: _EXPANSION * width}
+        stack.fan_ins |= {layer: DAMPING * float(num) for layer, num in hidden.items()}
+        stack.fan_ins |= {layer: 2.0 * num_blocks * DAMPING * num for layer, num in residual.items()}
+    stack.add("norm", nn.LayerNorm(width), shape)
+
+
 def _fill(size: GptSize, stack: Stack, num_classes: int, dropout: float) -> None:
     """Each block is a top-level child, so that pipelines can be cut between blocks."""
     (length,), width = stack.shape, size.width
@@ -154,14 +178,7 @@ def _fill(size: GptSize, stack: Stack, num_classes: int, dropout: float) -> None
     embed = TokenEmbedding(num_classes, length, width)
     stack.add("embed", embed, shape)
     stack.fan_ins |= {embed.tokens: 1.0, embed.positions: 32.0}
-    for index in range(1, size.num_blocks + 1):
-        block = TransformerBlock(width, size.num_heads, _EXPANSION * width, dropout)
-        stack.add(f"block{index}", block, shape)
-        hidden = {block.attention.qkv: width, block.mlp.fc1: width}
-        residual = {block.attention.out: width, block.mlp.fc2: _EXPANSION * width}
-        stack.fan_ins |= {layer: DAMPING * float(num) for layer, num in hidden.items()}
-        stack.fan_ins |= {layer: 2.0 * size.num_blocks * DAMPING * num for layer, num in residual.items()}
-    stack.add("norm", nn.LayerNorm(width), shape)
+    add_blocks(stack, shape, size.num_blocks, size.num_heads, dropout, causal=True)
     add_head(stack, num_classes, embed.tokens if size.tied else None, bias=size.head_bias)
 
 

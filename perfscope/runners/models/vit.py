@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from perfscope.runners.models.stack import Fill, Shape, Stack
-from perfscope.runners.models.transformer import DAMPING, TransformerBlock
+from perfscope.runners.models.transformer import add_blocks
 
-_PATCH, _EXPANSION = 16, 4
+_PATCH = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,13 +78,6 @@ def _fill(size: VitSize, stack: Stack, num_classes: int, dropout: float) -> None
     embed = PatchEmbedding(channels, width, grid)
     stack.add("embed", embed, shape)
     stack.fan_ins |= {embed.conv: float(channels * _PATCH**2), embed.token: 32.0, embed.positions: 32.0}
-    for index in range(1, size.num_blocks + 1):
-        block = TransformerBlock(width, size.num_heads, _EXPANSION * width, dropout, causal=False)
-        stack.add(f"block{index}", block, shape)
-        hidden = {block.attention.qkv: width, block.mlp.fc1: width}
-        residual = {block.attention.out: width, block.mlp.fc2: _EXPANSION * width}
-        stack.fan_ins |= {layer: DAMPING * float(num) for layer, num in hidden.items()}
-        stack.fan_ins |= {layer: 2.0 * size.num_blocks * DAMPING * num for layer, num in residual.items()}
-    stack.add("norm", nn.LayerNorm(width), shape)
+    add_blocks(stack, shape, size.num_blocks, size.num_heads, dropout, causal=False)
     stack.add("class_token", ClassToken(), (width,))
     stack.linear("head", num_classes)

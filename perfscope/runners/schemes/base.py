@@ -82,10 +82,10 @@ class Axes(NamedTuple):
         }
 
 
-def hybrid_axes(topology: Topology, pattern: str) -> Axes:
-    """Of schemes that are data parallel between groups of ranks and divide layers inside them."""
+def hybrid_axes(topology: Topology, pattern: str, divides: Parallelism = Parallelism.MODEL) -> Axes:
+    """Of schemes that are data parallel, and also divide the model: by default layers, inside of groups."""
     return Axes(
-        (Parallelism.DATA, Parallelism.MODEL),
+        (Parallelism.DATA, divides),
         Optimization.DECENTRALIZED,
         Synchrony.SYNCHRONOUS,
         topology,

@@ -19,27 +19,16 @@ from perfscope.runners.mesh import Mesh
 from perfscope.runners.model_parallel.operators import exchange_rows, gather_parts, scatter_sum
 from perfscope.runners.model_parallel.pieces import Pieces, assemble
 from perfscope.runners.models.shapes import LayerShape
-from perfscope.runners.schemes.base import DIVIDED_MODEL, NO_WHOLE_GRADIENT, Axes, Batch, Scheme
+from perfscope.runners.schemes.base import DIVIDED_MODEL, NO_WHOLE_GRADIENT, Batch, Scheme, hybrid_axes
 from perfscope.runners.schemes.local import loss_of
 from perfscope.runners.schemes.update_rules import make_optimizer
 from perfscope.runners.traffic import Traffic
 from perfscope.vocabulary.axes import Axis
-from perfscope.vocabulary.taxonomy import Optimization, Parallelism, StatePlacement, Synchrony, Topology
+from perfscope.vocabulary.taxonomy import Parallelism, Topology
 from perfscope.vocabulary.traffic import ScalesWith
 
 _PREFIX = "features.tables"
 _CATEGORY_BYTES = 8  # int64
-
-
-def _axes(topology: Topology, pattern: str) -> Axes:
-    return Axes(
-        (Parallelism.DATA, Parallelism.EMBEDDING),
-        Optimization.DECENTRALIZED,
-        Synchrony.SYNCHRONOUS,
-        topology,
-        StatePlacement.SHARDED,
-        pattern,
-    )
 
 
 class DividedTables(nn.Module):
@@ -245,7 +234,9 @@ class TableWise(TableParallel):
         "2(P-1)/P * |W_MLP| e"
     )
     source = "Naumov et al. 2019 (arXiv 1906.00091), section 4; table-wise sharding of TorchRec"
-    axes = _axes(Topology.ALL_TO_ALL, "all-to-all of rows, ring all-reduce of the MLPs")
+    axes = hybrid_axes(
+        Topology.ALL_TO_ALL, "all-to-all of rows, ring all-reduce of the MLPs", Parallelism.EMBEDDING
+    )
     divided = WholeTables
 
     @classmethod
@@ -290,7 +281,9 @@ class RowWise(TableParallel):
     )
     volume = "(P-1)/P * B T (8 + 2 d e) of T tables of width d, and 2(P-1)/P * |W_MLP| e"
     source = "row-wise sharding of TorchRec (Ivchenko et al., RecSys 2022)"
-    axes = _axes(Topology.ALL_GATHER, "reduce-scatter of rows, ring all-reduce of the MLPs")
+    axes = hybrid_axes(
+        Topology.ALL_GATHER, "reduce-scatter of rows, ring all-reduce of the MLPs", Parallelism.EMBEDDING
+    )
     whole_layers = False
     divided = RowsOfTables
 
@@ -328,7 +321,9 @@ class ColumnWise(TableParallel):
     )
     volume = "(P-1)/P * (8 B T + 2 b T d e) of T tables of width d, and 2(P-1)/P * |W_MLP| e"
     source = "column-wise sharding of TorchRec (Ivchenko et al., RecSys 2022)"
-    axes = _axes(Topology.ALL_TO_ALL, "all-to-all of parts of rows, ring all-reduce of the MLPs")
+    axes = hybrid_axes(
+        Topology.ALL_TO_ALL, "all-to-all of parts of rows, ring all-reduce of the MLPs", Parallelism.EMBEDDING
+    )
     whole_layers = False
     divided = ColumnsOfTables
 
