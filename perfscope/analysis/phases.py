@@ -10,7 +10,7 @@ import pyarrow as pa
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from perfscope.analysis.intervals import Int64
+from perfscope.analysis.intervals import Int64, distinct_pairs, exact_sums
 from perfscope.analysis.spans import whole_numbers
 from perfscope.rundir.phase_records import PhaseTimes
 
@@ -84,10 +84,7 @@ def rank_phases(rank: int, times: PhaseTimes | None, steps: pa.Table) -> dict[Ph
 
     def summed(values: Int64, chosen: NDArray[np.bool_] | None = None) -> list[int]:
         rows = slice(None) if chosen is None else np.flatnonzero(chosen)
-        total = np.zeros(size, dtype=np.int64)
-        np.add.at(total, times.phase[rows], values[rows])
-        result: list[int] = total.tolist()
-        return result
+        return exact_sums(times.phase[rows], values[rows], size)
 
     ns, begun, ended = summed(times.ns), summed(times.begun), summed(times.ended)
     before = summed(times.ns, times.end_ns <= first)
@@ -97,8 +94,8 @@ def rank_phases(rank: int, times: PhaseTimes | None, steps: pa.Table) -> dict[Ph
         if name.parent >= 0:
             inner[name.parent] += ns[number]
     holding: dict[int, int] = defaultdict(int)
-    pairs = np.stack((times.phase, at))[:, (at >= 0) & (times.ns > 0)]
-    for number in np.unique(pairs, axis=1)[0].tolist():
+    held = (at >= 0) & (times.ns > 0)
+    for number in distinct_pairs(times.phase[held], at[held])[0][:, 0].tolist():
         holding[number] += 1
     return {
         _key(times, number): RankPhase(

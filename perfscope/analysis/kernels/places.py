@@ -9,9 +9,8 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from perfscope.analysis.intervals import Int64, distinct_pairs
+from perfscope.analysis.intervals import Int64, distinct_pairs, exact_sums
 from perfscope.analysis.kernels.results import PlaceTime
-from perfscope.analysis.kernels.sums import exact_sums, text_of
 from perfscope.analysis.spans import BACKWARD, FORWARD
 from perfscope.rundir.schema import PHASES
 from perfscope.vocabulary.kernels import KernelType
@@ -47,6 +46,11 @@ class Coded(NamedTuple):
 
     codes: NDArray[np.integer]
     texts: Sequence[str]
+
+
+def text_of(texts: Sequence[str], code: int) -> str:
+    """The text of a code; "" for -1."""
+    return texts[code] if code >= 0 else ""
 
 
 def add_places(

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from perfscope.analysis import intervals as iv
 from perfscope.analysis.intervals import Int64, distinct
 from perfscope.analysis.kernels.own_time import own_time
-from perfscope.analysis.kernels.places import Coded, Place, PlaceSums, add_places
-from perfscope.analysis.kernels.sums import exact_sums, text_of
+from perfscope.analysis.kernels.places import Coded, Place, PlaceSums, add_places, text_of
 from perfscope.analysis.kernels.types import kind_of_copy, type_of_kernel, type_of_operator
 from perfscope.analysis.spans import (
     BACKWARD,
@@ -167,7 +166,7 @@ def _add(
         side.names.setdefault((text_of(names, key // len(_TYPES)), _TYPES[key % len(_TYPES)]), Sums())
         for key in keys.tolist()
     ]
-    totals = exact_sums(group, ns, len(keys))
+    totals = iv.exact_sums(group, ns, len(keys))
     for of_name, count, total in zip(sums, calls.tolist(), totals, strict=True):
         of_name.calls += count
         of_name.ns += total
@@ -233,9 +232,11 @@ def _add_configurations(
     occupancy = whole_numbers(table, "occupancy")[rows]
     has_occupancy = occupancy >= 0
     if has_occupancy.any():
-        weighted = exact_sums(group[has_occupancy], occupancy[has_occupancy] * ns[has_occupancy], len(sums))
+        weighted = iv.exact_sums(
+            group[has_occupancy], occupancy[has_occupancy] * ns[has_occupancy], len(sums)
+        )
         for of_name, product, total in zip(
-            sums, weighted, exact_sums(group[has_occupancy], ns[has_occupancy], len(sums)), strict=True
+            sums, weighted, iv.exact_sums(group[has_occupancy], ns[has_occupancy], len(sums)), strict=True
         ):
             of_name.occupied += product
             of_name.occupied_ns += total
@@ -260,7 +261,7 @@ def _add_layers(side: SideSums, table: pa.Table, spans: Spans, rows: NDArray[np.
     code, phase = layer[rows] + 1, spans.phase[rows]
     calls = np.bincount(code, minlength=len(layers) + 1)
     totals = [
-        exact_sums(code, np.where(chosen, ns, 0), len(layers) + 1)
+        iv.exact_sums(code, np.where(chosen, ns, 0), len(layers) + 1)
         for chosen in (np.ones(len(rows), dtype=bool), phase == FORWARD, phase == BACKWARD)
     ]
     for index in np.flatnonzero(calls).tolist():
@@ -302,10 +303,10 @@ def _add_launches(side: SideSums, table: pa.Table, spans: Spans, rows: NDArray[n
     columns = {what: words(table, what) for what in ("operator", "layer")}
     starts, replay, kernels = np.unique(launch, return_inverse=True, return_counts=True)
     replay = replay.ravel()
-    check = exact_sums(replay, checks[name[rows]], len(starts))
+    check = iv.exact_sums(replay, checks[name[rows]], len(starts))
     first = np.zeros(len(starts), dtype=np.int64)
     first[replay[::-1]] = rows[::-1]
-    for number, total in enumerate(exact_sums(replay, ns, len(starts))):
+    for number, total in enumerate(iv.exact_sums(replay, ns, len(starts))):
         row = int(first[number])
         key = (text_of(calls, int(call[row])), int(kernels[number]), check[number])
         graph = side.graphs.setdefault(key, GraphSums(key[0], key[1], int(starts[number])))
@@ -320,7 +321,9 @@ def _add_launches(side: SideSums, table: pa.Table, spans: Spans, rows: NDArray[n
 def _grouped(keys: NDArray[np.int64], ns: Int64) -> list[tuple[int, int, int]]:
     """(key, calls, ns) of each key."""
     unique, group, calls = np.unique(keys, return_inverse=True, return_counts=True)
-    return list(zip(unique.tolist(), calls.tolist(), exact_sums(group.ravel(), ns, len(unique)), strict=True))
+    return list(
+        zip(unique.tolist(), calls.tolist(), iv.exact_sums(group.ravel(), ns, len(unique)), strict=True)
+    )
 
 
 def _pairs(
