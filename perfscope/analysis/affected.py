@@ -12,7 +12,7 @@ RANKS = "ranks"  # key of the report
 _CAUSES = ("efficiency", "what_ifs", "replay", "waits", "critical_path", "clocks", "clock_residual_ns")
 _SPEED = (
     *("throughput_samples_per_s", "samples_source", "samples_per_step", "samples_per_step_range"),
-    *("throughput_tokens_per_s", "tokens_per_step"),
+    *("throughput_tokens_per_s", "tokens_per_step", "uneven_mean_ns"),
 )
 _OF_STEPS = (
     *("step_ns", "overhead_ratio", "whole_run", "phases", "page_faults", *_SPEED),

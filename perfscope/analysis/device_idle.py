@@ -3,6 +3,9 @@
 Each instant of idle time counts once, for the first activity of `HostActivity` that a thread was in; among
 threads the main one comes first, and in a thread the innermost span. So the parts add up to the idle time
 exactly, and overlapping calls of several threads are not counted twice.
+
+Besides, idle time follows a call that waited until the device had nothing left to do: the host prepares the
+next kernels while nothing is queued, which it would otherwise have done ahead of the device.
 """
 
 from __future__ import annotations
@@ -32,9 +35,11 @@ from perfscope.analysis.spans import (
     Spans,
     words,
 )
-from perfscope.vocabulary.host_activity import BLOCKING, RUNTIME_CALLS, HostActivity
+from perfscope.vocabulary.host_activity import BLOCKING, LAUNCHING, RUNTIME_CALLS, WAITING, HostActivity
 
 MOST_NAMES = 20  # of one activity; what is left of it has no name
+_WAITED_NS = 10_000  # that a call must have lasted when the device ran dry, for it to have waited for that
+_STEP_MARKS = ("perfscope.step:", "ProfilerStep#")  # ranges around a whole step
 
 
 class _Source(NamedTuple):
@@ -49,6 +54,7 @@ class _Part(Struct):
 
     ns: int = 0
     queue_empty_ns: int = 0  # of it, while nothing that was launched waited to begin
+    after_ns: int = 0  # idle after the calls, which had waited until nothing was queued
     calls: int = 0
     operators: dict[str, int] = {}  # that the calls were made in -> ns
     ranges: dict[str, int] = {}  # likewise, ranges that the program or a library marks
@@ -78,12 +84,40 @@ class DeviceIdleRecord:
         if not len(idle):
             return
         name, names = words(table, "name")
-        for source in _sources(spans, name, names, main):
+        sources = _sources(spans, name, names, main)
+        self._count_after(sources, spans, name, names, iv.subtract(idle, queued))
+        for source in sources:
             idle = self._take(source, table, spans, name, names, idle, main, queued)
         if left := iv.length(idle):
             part = self._parts[HostActivity.UNTRACED, ""]
             part.ns += left
             part.queue_empty_ns += iv.length(iv.subtract(idle, queued))
+
+    def _count_after(
+        self,
+        sources: Sequence[_Source],
+        spans: Spans,
+        name: NDArray[np.int32],
+        names: Sequence[str],
+        empty: Intervals,
+    ) -> None:
+        """Idle time with an empty queue from the end of each call that waited for it to become empty."""
+        launching = distinct(
+            spans.lane[np.logical_or.reduce([one.chosen for one in sources if one.activity in LAUNCHING])]
+        )
+        for source in sources:
+            if source.activity not in WAITING or not len(empty):
+                continue
+            rows = np.flatnonzero(source.chosen & np.isin(spans.lane, launching))
+            gap = np.searchsorted(empty[:, 0], spans.end[rows], side="right") - 1
+            ran_dry, until = empty[np.maximum(gap, 0)].T
+            waited = (gap >= 0) & (ran_dry - spans.start[rows] >= _WAITED_NS) & (until > spans.end[rows])
+            rows, until = rows[waited], until[waited]
+            _, first = np.unique(gap[waited], return_index=True)  # threads that waited for the same
+            after = until[first] - spans.end[rows[first]]
+            sums = np.bincount(name[rows[first]] + 1, after, len(names) + 1).astype(np.int64)
+            for code in np.flatnonzero(sums).tolist():
+                self._parts[source.activity, names[code - 1] if code else ""].after_ns += int(sums[code])
 
     def _take(
         self,
@@ -143,7 +177,8 @@ class DeviceIdleRecord:
         """Notes in which operators, ranges and layers blocking calls were made."""
         layer, layers = words(table, "layer")
         is_operator = (spans.device < 0) & one_of(spans.kind, (COMPUTE, HOST))
-        is_range = (spans.device < 0) & (spans.kind == ANNOTATION) & (layer < 0)
+        marks = np.array([*(text.startswith(_STEP_MARKS) for text in names), False])[name]
+        is_range = (spans.device < 0) & (spans.kind == ANNOTATION) & (layer < 0) & ~marks
         for what, chosen in (("operators", is_operator), ("ranges", is_range)):
             around = _enclosing(spans, chosen, row)
             for at in np.flatnonzero(around >= 0).tolist():
@@ -173,16 +208,18 @@ def _named(activity: HostActivity, parts: list[tuple[str, _Part]]) -> Iterable[D
             name=name or None,
             ns=part.ns,
             queue_empty_ns=part.queue_empty_ns,
+            after_ns=part.after_ns,
             calls=part.calls,
             operator=_longest(part.operators),
             range=_longest(part.ranges),
             layer=_longest(part.layers),
         )
     if remaining := parts[MOST_NAMES:]:
-        ns, empty, calls = (
-            sum(getattr(part, what) for _, part in remaining) for what in ("ns", "queue_empty_ns", "calls")
-        )
-        yield DeviceIdle(kind=activity, name=None, ns=ns, queue_empty_ns=empty, calls=calls)
+        sums = {
+            what: sum(getattr(part, what) for _, part in remaining)
+            for what in ("ns", "queue_empty_ns", "after_ns", "calls")
+        }
+        yield DeviceIdle(kind=activity, name=None, **sums)
 
 
 def _add(totals: dict[str, int], key: str, ns: int) -> None:

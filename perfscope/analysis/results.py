@@ -100,6 +100,8 @@ class DeviceIdle(Struct, frozen=True, kw_only=True):
         name: of the call, operator or function; None: it has none, or stands for several with little time.
         queue_empty_ns: of it, while nothing that was launched waited to begin: the device waited for the
             host.
+        after_ns: idle time with nothing queued from the end of calls that had waited for all work of the
+            device until the next work begins; part of `ns` of other entries, never of this one.
         calls: that cover idle time.
         operator: in which more than half of the time of blocking calls was; None: in no single one.
         range: likewise, a range that the program or a library marks.
@@ -110,6 +112,7 @@ class DeviceIdle(Struct, frozen=True, kw_only=True):
     name: str | None
     ns: int
     queue_empty_ns: int
+    after_ns: int
     calls: int
     operator: str | None = None
     range: str | None = None
@@ -432,6 +435,8 @@ class RunAnalysis(Struct, frozen=True, kw_only=True):
     clock_residual_ns: int | None = None  # doubt left in comparing hosts' clocks; None: one host, or unknown
     samples_per_step: float | None = None  # of the median step of all ranks (batches vary: mean)
     batch_range: tuple[int, int] | None = None  # samples per rank and step, where they vary
+    # Mean step, where it is far from the median: the throughput follows it, unless it is a scheme's.
+    uneven_mean_ns: float | None = None
     tokens_per_s: float | None = None  # of all ranks; None: not known, or no model of tokens
     tokens_per_step: float | None = None  # likewise, of the mean step
     flops_utilization: FlopsUtilization | None = None  # None: as `machine.rooflines`, or not by step

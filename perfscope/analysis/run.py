@@ -193,6 +193,12 @@ def analyze_run(
     return with_self_checks(replace(analysis, findings=find(_evidence(source, figures, analysis))))
 
 
+def _typical_step(figures: _Figures) -> float | None:
+    """The step that rates are drawn from, ns."""
+    median = figures.step_ns.median if figures.step_ns is not None else None
+    return figures.speed.uneven_mean_ns or median
+
+
 def _training(
     ranks: RankFiles,
     windows: Mapping[int, Sequence[WindowFacts]],
@@ -343,7 +349,7 @@ def _analysis(source: RunSource, figures: _Figures) -> RunAnalysis:
         machine=figures.machine,
         flops_utilization=None
         if whole_files
-        else flops_utilization(figures.machine, figures.layers, figures.step_ns, ranks.results),
+        else flops_utilization(figures.machine, figures.layers, _typical_step(figures), ranks.results),
         hangs=hangs_of(source),
         bench=_with_energy(figures.bench, figures.machine),
         whole_run=figures.whole_run,
@@ -369,6 +375,7 @@ def _analysis(source: RunSource, figures: _Figures) -> RunAnalysis:
         tokens_per_s=speed.tokens_per_s,
         tokens_per_step=speed.tokens_per_step,
         batch_range=speed.batch_range,
+        uneven_mean_ns=speed.uneven_mean_ns,
         remarks=(*_shared(ranks), *remarks_of(records), *remarks_of_windows(source, records)),
     )
 

@@ -40,6 +40,10 @@ MIN_UNTRACED = 3
 FEWEST_OF_HALF = 5
 MAX_WARMUP = 3
 RAN_AHEAD = 1.5
+FEWEST_UNEVEN = 10  # steps by which times are judged to be uneven
+BESIDE_TRAINING = ("evaluation_ns", "checkpoint_ns", "rollout_ns", "inference_ns")
+STALLS = 0.01  # of the steps, the longest, that do not make them so
+UNEVEN = 0.1  # of the median, from the mean of the others
 MAX_SMALLER = 0.1  # share of the steps that may have a smaller (last) batch while sizes count as constant
 
 
@@ -65,6 +69,7 @@ class RankSteps(Struct, frozen=True, kw_only=True, eq=False):
     tokens: BatchSizes | None  # None: not known, or no model of tokens
     elapsed_ns: int | None
     are_on_device: bool = False  # the host runs ahead of the device: when that does the steps' work
+    uneven_mean_ns: float | None = None  # as `uneven_mean`, without what is timed beside training
     shared: Int64 | None = None  # the program ran ahead of its work: durations of that work, ns
 
     @property
@@ -151,6 +156,7 @@ def rank_steps(
         samples=_batch_sizes(table, "samples", mask),
         tokens=_batch_sizes(table, "tokens", mask),
         elapsed_ns=elapsed_ns,
+        uneven_mean_ns=uneven_mean((durations - _beside_training(table))[mask]),
         shared=shared,
         are_on_device=bool(on_device),
     )
@@ -231,6 +237,31 @@ def _batch_sizes(table: pa.Table, column: str, mask: NDArray[np.bool_]) -> Batch
     )
 
 
+def _beside_training(table: pa.Table) -> Int64:
+    """Per step, what is no training, ns: evaluations and checkpoints are stated beside the steps."""
+    parts = [whole_numbers(table, name) for name in BESIDE_TRAINING if name in table.column_names]
+    total = np.zeros(len(table), np.int64)
+    for part in parts:
+        total += np.maximum(part, 0)
+    return total
+
+
+def uneven_mean(durations: Int64) -> float | None:
+    """The mean of steps for which their median does not stand; None where it does.
+
+    A few stalls (`STALLS` of the steps, the longest) do not count for that, but are part of the mean.
+
+    Args:
+        durations: shape (n,), ns.
+    """
+    if len(durations) < FEWEST_UNEVEN:
+        return None
+    kept = np.sort(durations)[: len(durations) - max(1, round(STALLS * len(durations)))]
+    median = float(np.median(durations))
+    is_uneven = abs(float(kept.mean()) - median) > UNEVEN * median
+    return float(durations.mean()) if is_uneven else None
+
+
 class Throughput(Struct, frozen=True, kw_only=True):
     """What the whole job works through. Samples and tokens of ranks that share a batch count once."""
 
@@ -242,6 +273,7 @@ class Throughput(Struct, frozen=True, kw_only=True):
     tokens_per_s: float | None = None  # None: not known, or no model of tokens
     tokens_per_step: float | None = None  # of the mean step
     batch_range: tuple[int, int] | None = None  # samples per rank and step where they vary; None: they do not
+    uneven_mean_ns: float | None = None  # mean step, which the rates follow; None: the median step
 
 
 def throughput(
@@ -254,7 +286,8 @@ def throughput(
 
     Batches of one size: samples of the mean step / median step time, which a single stall does not change.
     Where sizes vary (of samples or tokens), a median step does not stand for the others: all samples of the
-    counted steps / their time.
+    counted steps / their time. Where only times are uneven (`uneven_mean`), the mean step takes the place of
+    the median.
 
     Args:
         option: `--samples-per-step`, samples of the whole job in one step; None = not given.
@@ -267,12 +300,16 @@ def throughput(
     width = data_parallel_width(records)
     samples = [rank_steps.samples for rank_steps in steps.values() if rank_steps.samples is not None]
     tokens = [rank_steps.tokens for rank_steps in steps.values() if rank_steps.tokens is not None]
+    means = [rank_steps.uneven_mean_ns for rank_steps in steps.values()]
+    uneven = [mean for mean in means if mean is not None]
+    uneven_mean_ns = _mean_of(uneven) if 2 * len(uneven) > len(means) else None
     vary = any(sizes.vary for sizes in (*samples, *tokens))
+    pace_ns = uneven_mean_ns or step.median
     token_rate = tokens_per_step = batch_range = None
     if tokens and width is not None:
-        token_rate, tokens_per_step = _rate(tokens, width, step, vary=vary)
+        token_rate, tokens_per_step = _rate(tokens, width, pace_ns, vary=vary)
     if option is not None and option > 0:
-        rate, source = option * 1e9 / step.median, "option"
+        rate, source = option * 1e9 / pace_ns, "option"
         mean = per_step = float(option)
     elif not samples:
         return _no_throughput(Cause.BATCH_NOT_KNOWN, reason=advice.training(records).no_samples)
@@ -280,7 +317,7 @@ def throughput(
         # Ranks may share one batch (pipeline, tensor parallel), and it is not known which: not multiplied.
         return _no_throughput(Cause.DATA_PARALLEL_WIDTH_NOT_KNOWN, reason=_why_no_width(records))
     else:
-        rate, mean = _rate(samples, width, step, vary=vary)
+        rate, mean = _rate(samples, width, pace_ns, vary=vary)
         per_step = mean if vary else _mean_of([sizes.median for sizes in samples]) * width
         source = _source_of(records)
         if any(sizes.vary for sizes in samples):
@@ -295,6 +332,7 @@ def throughput(
         tokens_per_s=token_rate,
         tokens_per_step=tokens_per_step,
         batch_range=batch_range,
+        uneven_mean_ns=uneven_mean_ns,
     )
 
 
@@ -307,7 +345,9 @@ def speed_of_run(
     """One run has one speed: that of a bench run is what its scheme measured."""
     if scheme is None or bench is None or bench.samples_per_s is None:
         return speed
-    speed = replace(speed, samples_per_s=bench.samples_per_s, source="scheme", missing=None)
+    speed = replace(
+        speed, samples_per_s=bench.samples_per_s, source="scheme", missing=None, uneven_mean_ns=None
+    )
     if not scheme.input_shape or not any(of_rank.tokens for of_rank in steps.values()):
         return speed
     sequence = scheme.input_shape[0]  # of which a rank may have a part, and a later stage no tokens at all
@@ -316,12 +356,12 @@ def speed_of_run(
     )
 
 
-def _rate(sizes: Sequence[BatchSizes], width: int, step: Quantiles, *, vary: bool) -> tuple[float, float]:
+def _rate(sizes: Sequence[BatchSizes], width: int, pace_ns: float, *, vary: bool) -> tuple[float, float]:
     """Of `width` ranks that have batches of their own: per second, and per mean step."""
     per_step = _mean_of([batch_sizes.mean for batch_sizes in sizes]) * width
     return _mean_of(
         [batch_sizes.per_s for batch_sizes in sizes]
-    ) * width if vary else per_step * 1e9 / step.median, per_step
+    ) * width if vary else per_step * 1e9 / pace_ns, per_step
 
 
 def _mean_of(values: Sequence[float]) -> float:

@@ -30,6 +30,7 @@ class TrainingAdvice(Struct, frozen=True, kw_only=True):
         heavy, heavy_unnamed: what to do about computation where layers are known, and where they are not.
         matrix_units, fuse: likewise on devices whose matrix products use no matrix units, and where much of
             the time goes into kernels that move bytes.
+        channels_last: about convolutions that convert layouts.
         unnamed: why computation cannot be attributed to a layer.
         no_layers: reason why the trace names no layers; "": the probe's own words are enough.
         samples_from: where the samples of a step are known from.
@@ -69,6 +70,7 @@ class TrainingAdvice(Struct, frozen=True, kw_only=True):
         "Fuse elementwise operators, normalizations and reductions, which move bytes and compute little. "
         "Then lower precision and batch size."
     )
+    channels_last: str = "Keep the model and its inputs in NHWC, so that nothing is converted."
     unnamed: str = "The trace names no layers, so the time cannot be attributed to one."
     no_layers: str = "the trace names no layers"
     samples_from: str = "derived from the steps' batches"
@@ -129,6 +131,10 @@ TORCH = TrainingAdvice(
     fuse=(
         "Fuse elementwise operators, normalizations and reductions with torch.compile: they move bytes and "
         "compute little. Then lower precision and batch size."
+    ),
+    channels_last=(
+        "Keep the model and its inputs in NHWC: model.to(memory_format=torch.channels_last), and the same "
+        "for each batch."
     ),
     no_layers="the trace names no layers (no module marks or Python stacks)",
     samples_from="the model's input shape; `--samples-per-step` overrides",

@@ -271,6 +271,8 @@ def _step_figure(analysis: RunAnalysis) -> KeyFigure:
     if q is None:
         return KeyFigure(id="step", title="Median step time", value=units.MISSING, note="no step recorded")
     note = f"p10 {units.format_ns(q.p10)} · p90 {units.format_ns(q.p90)}"
+    if analysis.uneven_mean_ns is not None:
+        note += f" · mean {units.format_ns(analysis.uneven_mean_ns)}"
     return KeyFigure(id="step", title="Median step time", value=units.format_ns(q.median), note=note)
 
 
@@ -288,6 +290,8 @@ def _throughput_figure(analysis: RunAnalysis) -> KeyFigure:
     note = notes.get(analysis.samples_source, visible(analysis.samples_source))
     if text == units.MISSING:
         return KeyFigure(id="throughput", title="Throughput", value=text, note="batch size not known")
+    if analysis.uneven_mean_ns is not None and analysis.samples_source != "scheme":
+        note += "; by the mean step, as steps are uneven"
     if analysis.batch_range is not None:
         low, high = analysis.batch_range
         note += f"; batch sizes vary ({low:,} to {high:,} per rank): all samples / time of their steps"

@@ -51,6 +51,9 @@ class FindingKind(str, Enum):
     POWER_CAPPED = "power_capped"
     LINK_SATURATED = "link_saturated"
     MEMORY_BOUND = "memory_bound"
+    # Kernels that another shape or layout of the tensors would save.
+    UNALIGNED_PRODUCTS = "unaligned_products"
+    LAYOUT_CONVERSIONS = "layout_conversions"
     # The recording.
     OVERHEAD = "overhead"
     RANKS_MISSING = "ranks_missing"

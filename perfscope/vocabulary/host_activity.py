@@ -35,6 +35,9 @@ class HostActivity(str, Enum):
 # Runtime calls that return only when the device is done, or its memory is theirs.
 BLOCKING = frozenset({HostActivity.COPY, HostActivity.SYNCHRONIZE, HostActivity.ALLOCATION})
 
+# Of them, the ones that return when the work before them is done.
+WAITING = frozenset({HostActivity.COPY, HostActivity.SYNCHRONIZE})
+
 # What the host is in while it prepares and launches the next work of the device.
 LAUNCHING = frozenset({HostActivity.LAUNCH, HostActivity.OPERATOR})
 

@@ -165,6 +165,18 @@ MATRIX_UNITS = (
 # Kernels of those types that do not.
 NO_MATRIX_UNITS = r"simt|gemv|gemmSN|(?<!h)sgemm_\d|magma_s|_ffma_|dgemm_largek|winograd"
 
+# How many elements a matrix product loads at a time, by its kernel's name, and how many it would if all
+# operands began and continued at multiples of 16 bytes, by the type that the name tells.
+LOADS = r"_(?:align|ldg)(\d+)(?![0-9])"
+ALIGNED = (
+    (r"(?:bf16|f16|fp16)_?\w*(?:16816|1688|884|161616)(?:gemm|fprop|dgrad|wgrad)", 8),
+    (r"(?:h(?:884|1688|16816)|s16816)(?:gemm|fprop|dgrad|wgrad)", 8),
+    (r"(?:tf32|s1688)\w*(?:gemm|fprop|dgrad|wgrad)", 4),
+)
+
+# Kernels of convolution libraries that convert between NCHW and NHWC.
+CONVERTS_LAYOUT = r"nchwToNhwc|nhwcToNchw|nchw2nhwc|nhwc2nchw|nchwAddPadding|batched_transpose_\d"
+
 # Kinds of copies by what their names say: NVIDIA's and AMD's `Memcpy HtoD (Pinned -> Device)`.
 COPY_KINDS = (
     (r"memset|memfill|\bset\b", CopyKind.SET),

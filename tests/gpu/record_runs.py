@@ -34,13 +34,13 @@ def plain(arguments: list[str], launcher: list[str] | None = None) -> dict[str, 
     return values
 
 
-def recorded(out: Path, cause: str) -> dict[str, Any]:
-    run = out / cause
+def recorded(out: Path, cause: str, steps: int) -> dict[str, Any]:
+    run, length = out / cause, ["--steps", str(steps)]
     profiler = [sys.executable, "-m", "perfscope", "run", "--force", "-o", str(run), "--"]
     return {
-        "recorded": plain(["--cause", cause], profiler),
-        "with": plain(["--cause", cause]),
-        "without": plain(["--cause", cause, "--without"]),
+        "recorded": plain(["--cause", cause, *length], profiler),
+        "with": plain(["--cause", cause, *length]),
+        "without": plain(["--cause", cause, "--without", *length]),
     }
 
 
@@ -49,6 +49,7 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--causes", default=",".join(CAUSES))
     parser.add_argument("--deadline", type=float, default=400.0)
+    parser.add_argument("--steps", type=int, default=400)
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     began, truth = time.monotonic(), {}
@@ -56,7 +57,7 @@ def main() -> None:
         if time.monotonic() - began > options.deadline:
             truth[cause] = {"left_out": "no time"}
         else:
-            truth[cause] = recorded(options.out, cause)
+            truth[cause] = recorded(options.out, cause, options.steps)
         print(f"{time.monotonic() - began:6.1f} s {cause}: {json.dumps(truth[cause])[:600]}", flush=True)
         (options.out / "truth.json").write_text(json.dumps(truth, indent=1) + "\n")
 

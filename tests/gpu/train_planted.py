@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 CAUSES = (
     "clean", "launch", "item", "copy", "allocator", "input", "python", "checkpoint", "graphs", "compile",
+    "vocabulary", "layout",
 )  # fmt: skip
 WARM_UP = 20
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -55,10 +56,41 @@ class Items(torch.utils.data.Dataset[Tensor]):  # type: ignore[misc,unused-ignor
         return torch.full((self.length, self.width), 0.01 * (index % 7))
 
 
+class Predicts(nn.Module):  # type: ignore[misc,unused-ignore]
+    """A language model's last layers, with its loss."""
+
+    def __init__(self, width: int, vocabulary: int) -> None:
+        super().__init__()
+        self.block, self.head = Block(width), nn.Linear(width, vocabulary, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits = self.head(self.block(x))
+        return nn.functional.cross_entropy(logits.flatten(0, 1), torch.zeros_like(x[..., 0]).flatten().long())
+
+
+class Convolves(nn.Module):  # type: ignore[misc,unused-ignore]
+    """Convolutions over images that are made from the sequence."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        layers: list[nn.Module] = []
+        for _ in range(8):
+            layers += [nn.Conv2d(width, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU()]
+        self.layers = nn.Sequential(*layers)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers(x)
+
+
 def model_of(cause: str, planted: bool) -> tuple[nn.Module, int, int]:
     """The network, its width, and the length of a sequence."""
     if cause == "launch" and planted:
         return nn.Sequential(*[Block(64) for _ in range(24)]), 64, 16
+    if cause == "vocabulary":
+        return nn.Sequential(Predicts(768, 50257 if planted else 50304)), 768, 128
+    if cause == "layout":
+        network = nn.Sequential(Convolves(128))
+        return network if planted else network.to(memory_format=torch.channels_last), 128 * 56, 56
     return nn.Sequential(*[Block(1024) for _ in range(6)]), 1024, 256
 
 
@@ -78,6 +110,9 @@ def batches(cause: str, planted: bool, batch: int, length: int, width: int) -> I
             yield sent[: batch * length * width].view(batch, length, width)
     else:
         kept = torch.randn(batch, length, width, device=DEVICE)
+        if cause == "layout":
+            kept = kept.view(batch, width // length, length, length)
+            kept = kept if planted else kept.to(memory_format=torch.channels_last)
         while True:
             yield kept
 

@@ -192,7 +192,8 @@ def untraced(evidence: Evidence) -> Finding:
 def _blocking_call(evidence: Evidence) -> BlockingCall | None:
     """The runtime call that accounts for most of the devices' idle time; None where none stands out.
 
-    It must account for `_BLOCKS` of the idle time, and for more than the launches of kernels. Calls that
+    It must account for `_BLOCKS` of the idle time, and for more than the launches of kernels, together with
+    the idle time that follows it because the host had waited until nothing was queued. Calls that
     allocate and free memory count as one: the same change removes them.
     """
     entries = [entry for rank in evidence.ranks for entry in rank.device_idle or ()]
@@ -205,18 +206,21 @@ def _blocking_call(evidence: Evidence) -> BlockingCall | None:
             calls[entry.kind, name].append(entry)
     if not total or not calls:
         return None
-    (kind, _), alike = max(calls.items(), key=lambda item: sum(entry.ns for entry in item[1]))
-    ns = sum(entry.ns for entry in alike)
-    if ns < _BLOCKS * total or ns < launches:
+    (kind, _), alike = max(
+        calls.items(), key=lambda item: sum(entry.ns + entry.after_ns for entry in item[1])
+    )
+    ns, after_ns = sum(entry.ns for entry in alike), sum(entry.after_ns for entry in alike)
+    if ns + after_ns < _BLOCKS * total or ns + after_ns < launches:
         return None
-    longest = max(alike, key=lambda entry: entry.ns)
+    longest = max(alike, key=lambda entry: entry.ns + entry.after_ns)
     by_name: dict[str, int] = defaultdict(int)
     for entry in alike:
         by_name[str(entry.name)] += entry.ns
     return BlockingCall(
         kind=kind,
         names=tuple(sorted(by_name, key=lambda name: -by_name[name])),
-        ratio=ns / total,
+        ratio=(ns + after_ns) / total,
+        after_ratio=after_ns / (ns + after_ns),
         calls=sum(entry.calls for entry in alike),
         num_ranks=sum(
             any(entry.kind is kind and entry.name in by_name for entry in rank.device_idle or ())

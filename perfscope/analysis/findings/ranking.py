@@ -20,6 +20,7 @@ from perfscope.analysis.findings import (
     communication,
     disturbed,
     experts,
+    kernels,
     machine,
     numa,
     page_faults,
@@ -58,6 +59,8 @@ _REMOVABLE: tuple[_Cause, ...] = (
     page_faults.churn,
     causes.input_wait,
     causes.idle,
+    kernels.unaligned_products,
+    kernels.layout_conversions,
 )
 
 

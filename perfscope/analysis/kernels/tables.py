@@ -19,8 +19,8 @@ from perfscope.analysis.kernels.results import (
     OperatorTime,
     TypeTime,
 )
-from perfscope.analysis.kernels.types import MATRIX_TYPES, uses_matrix_units
-from perfscope.vocabulary.kernels import KernelType
+from perfscope.analysis.kernels.types import uses_matrix_units
+from perfscope.vocabulary.kernels import MATRIX, KernelType
 
 MOST_NAMES = 200  # kernels and operators; the others stand together without a name
 _NUMBERED = re.compile(r"^([A-Za-z_]\w*?)(?:_\d+)?$")
@@ -74,7 +74,7 @@ def _by_type(side: SideSums, total: int) -> tuple[TypeTime, ...]:
             use: sum(sums.ns for (_, sums), used in zip(members, uses, strict=True) if used is use)
             for use in (True, None)
         }
-        computes = kind in MATRIX_TYPES
+        computes = kind in MATRIX
         rows.append(
             TypeTime(
                 type=kind,

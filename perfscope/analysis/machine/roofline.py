@@ -34,7 +34,7 @@ from perfscope.analysis.machine.peaks import (
 )
 from perfscope.analysis.machine.results import FlopsUtilization, MachineAnalysis, Roofline, RooflinePoint
 from perfscope.analysis.missing import Missing, missing_figure
-from perfscope.analysis.results import LayerResult, Quantiles, RankResult
+from perfscope.analysis.results import LayerResult, RankResult
 from perfscope.messages.lists import counted
 from perfscope.vocabulary.causes import Cause
 from perfscope.vocabulary.ceilings import CeilingKind
@@ -79,7 +79,7 @@ def roofline_of(host: Host, layers: Sequence[LayerResult]) -> tuple[Roofline | N
 def flops_utilization(
     machine: MachineAnalysis | None,
     layers: Sequence[LayerResult],
-    step_ns: Quantiles | None,
+    step_ns: float | None,
     ranks: Sequence[RankResult],
 ) -> FlopsUtilization | None:
     """Of the mean rank; None: no ceiling, FLOPs or step time is known.
@@ -87,15 +87,15 @@ def flops_utilization(
     Args:
         machine: where rooflines of its hosts differ, the highest peak counts.
         layers: the mean over all ranks.
-        step_ns: of all ranks.
+        step_ns: that stands for the steps of all ranks.
         ranks: that say whether forward passes ran again in backward passes.
     """
     flops = sum(layer.flops or 0 for layer in layers)
-    if machine is None or not machine.rooflines or not flops or step_ns is None or step_ns.median <= 0:
+    if machine is None or not machine.rooflines or not flops or not step_ns:
         return None
     roofline = max(machine.rooflines, key=lambda entry: entry.peak_flops_per_s)
     return FlopsUtilization(
-        ratio=flops * 1e9 / step_ns.median / roofline.peak_flops_per_s,
+        ratio=flops * 1e9 / step_ns / roofline.peak_flops_per_s,
         flops_per_step=flops,
         peak_flops_per_s=roofline.peak_flops_per_s,
         dtype=roofline.dtype,

@@ -186,11 +186,23 @@ class BlockingCall(Struct, frozen=True, kw_only=True):
     kind: HostActivity
     names: tuple[str, ...]  # the longest first; several of calls that allocate and free memory
     ratio: float  # of the devices' idle time, all ranks
+    after_ratio: float  # of this, after the calls, which had waited for all work of the device
     calls: int
     num_ranks: int
     operator: str | None
     range: str | None
     layer: str | None
+
+
+_AFTER = 0.1  # of the time of a blocking call that follows it, to be worth a sentence
+
+
+def _in_or_after(call: BlockingCall, names: str) -> str:
+    if call.after_ratio < _AFTER:
+        return f"is in {names}"
+    if call.after_ratio > 1 - _AFTER:
+        return f"catches up after {names}"
+    return f"is in {names} or catches up after it"
 
 
 class HostBlocked(FindingFacts, frozen=True, kw_only=True):
@@ -209,10 +221,17 @@ class HostBlocked(FindingFacts, frozen=True, kw_only=True):
         names = joined(call.names[:_MOST_CALLS])
         per = f" on {counted(call.num_ranks, 'rank')}" if call.num_ranks > 1 else ""
         where = f", most of the time in {joined(inside)}" if inside else ""
+        after = ""
+        if call.after_ratio >= _AFTER:
+            after = (
+                " They return when the device has done all that was launched: what the host does until it "
+                f"launches the next kernel ({format_ratio(call.ratio * call.after_ratio)} of the idle time) "
+                "no longer overlaps with the device."
+            )
         return FindingText(
             f"{lead}: for {of_step(self.idle)} the device is idle, {format_ratio(call.ratio)} of it while "
-            f"the host is in {names}.",
-            f"{counted(call.calls, 'call')} of {names}{per} cover idle time of the device{where}.",
+            f"the host {_in_or_after(call, names)}.",
+            f"{counted(call.calls, 'call')} of {names}{per} cover idle time of the device{where}.{after}",
             _BLOCKED_ADVICE[call.kind],
             lead,
         )

@@ -146,6 +146,40 @@ def test_a_trace_without_step_marks_has_the_idle_time_of_its_device(analyses: di
     assert analysis.findings[0].id == FindingKind.COMPUTE_BOUND
 
 
+def spans_of(rows: list[tuple[int, int, int, int, int, str]]) -> tuple[pa.Table, Spans]:
+    """Start, end, device (-1: host), lane, kind and name of each."""
+    start, end, device, lane, kind, names = zip(*rows, strict=True)
+    spans = Spans(
+        start=np.array(start, np.int64),
+        end=np.array(end, np.int64),
+        device=np.array(device, np.int64),
+        lane=np.array(lane, np.int64),
+        kind=np.array(kind, np.int32),
+        phase=np.zeros(len(rows), np.int32),
+    )
+    return pa.table({"name": pa.array(names), "layer": pa.nulls(len(rows), pa.string())}), spans
+
+
+def test_idle_time_after_a_call_that_waited_for_the_device_follows_it() -> None:
+    us = 1000
+    table, spans = spans_of(
+        [
+            (0, 10 * us, -1, 0, RUNTIME, "cudaLaunchKernel"),
+            (10 * us, 130 * us, -1, 0, RUNTIME, "cudaStreamSynchronize"),  # returns 10 us after the kernel
+            (300 * us, 310 * us, -1, 0, RUNTIME, "cudaLaunchKernel"),
+            (310 * us, 400 * us, -1, 1, RUNTIME, "cudaEventSynchronize"),  # of a thread that launches nothing
+            (390 * us, 401 * us, -1, 0, RUNTIME, "cudaMemcpyAsync"),  # began just before the device was done
+            (20 * us, 120 * us, 0, 7, COMPUTE, "kernel"),
+            (320 * us, 395 * us, 0, 7, COMPUTE, "kernel"),
+            (600 * us, 610 * us, 0, 7, COMPUTE, "kernel"),
+        ]
+    )
+    record = DeviceIdleRecord()
+    record.add_window(table, spans, spans.device >= 0, [0], iv.empty())
+    after = {entry.name: entry.after_ns for entry in record.results() if entry.after_ns}
+    assert after == {"cudaStreamSynchronize": 190 * us}
+
+
 KINDS = (RUNTIME, HOST, PYTHON)
 span = st.tuples(st.integers(0, 60), st.integers(1, 30), st.sampled_from((0, 1)), st.integers(0, 5))
 NAMES = ("cudaMemcpyAsync", "cudaFree", "cudaLaunchKernel", "aten::add", "aten::mm", "main.py(1): main")

@@ -1,4 +1,4 @@
-"""Trainings recorded on an H200 with a planted cause each, against what removing the cause really gained."""
+"""Trainings recorded on GPUs with a planted cause each, against what removing the cause really gained."""
 
 from __future__ import annotations
 
@@ -68,10 +68,33 @@ def test_calls_that_allocate_and_free_memory_are_one_cause(analyzed: Callable[[s
     assert verdict.facts.call.names == ("cudaMalloc", "cudaFree")
 
 
+def test_idle_time_after_item_is_given_to_the_call_that_waited(
+    analyzed: Callable[[str], RunAnalysis],
+) -> None:
+    """Reading a statistic of each layer lets the device run dry; the host then prepares the next layer."""
+    analysis, truth = analyzed("item"), TRUTH["item"]
+    [finding] = [finding for finding in analysis.findings if finding.id is FindingKind.HOST_BLOCKED]
+    assert isinstance(finding.facts, HostBlocked)
+    call = finding.facts.call
+    assert (call.names, call.operator) == (("cudaStreamSynchronize",), "aten::item")
+    assert call.after_ratio > 0.9
+    gained = truth["with"]["mean_ns"] - truth["without"]["mean_ns"]  # with what computes the statistics
+    assert finding.gain_ns is not None and 0.6 * gained < finding.gain_ns < 1.1 * gained
+
+
+def test_throughput_of_steps_that_alternate_is_that_of_the_mean_step(
+    analyzed: Callable[[str], RunAnalysis],
+) -> None:
+    """Two loader workers that are too slow: many steps wait for no batch, the others for several."""
+    analysis, truth = analyzed("input"), TRUTH["input"]
+    assert analysis.findings[0].id is FindingKind.INPUT_BOUND
+    assert analysis.throughput_samples_per_s == pytest.approx(64e9 / truth["with"]["mean_ns"], rel=0.03)
+
+
 def test_gains_of_a_finding_are_on_the_scale_of_the_median_step(
     analyzed: Callable[[str], RunAnalysis],
 ) -> None:
-    for cause in ("clean", "copy", "allocator"):
+    for cause in ("clean", "copy", "allocator", "item"):
         analysis = analyzed(cause)
         assert analysis.step_ns is not None
         for finding in analysis.findings:

@@ -136,6 +136,31 @@ def test_a_smaller_last_batch_and_a_stall_leave_the_median_step(tmp_path: Path) 
     assert (analysis.samples_per_step, analysis.batch_range) == (32, None)
 
 
+def test_throughput_follows_the_mean_where_the_median_does_not_stand_for_the_steps(tmp_path: Path) -> None:
+    """Two loader workers: every second batch is ready at once, the others come late."""
+    run = untraced(tmp_path, world_size=1)
+    run.rank(0, world_size=1)
+    run.steps(0, [100, 900] * 20, samples=[32] * 40)
+    analysis = analyze_run(run.read())
+    assert analysis.uneven_mean_ns is not None
+    counted = analysis.step_ns.count if analysis.step_ns else 0
+    mean = (
+        900 * ((counted + 1) // 2) + 100 * (counted // 2)
+    ) / counted  # the first counted step is a late one
+    assert analysis.uneven_mean_ns == pytest.approx(mean)
+    assert analysis.throughput_samples_per_s == pytest.approx(32 / (mean * 1e-9))
+
+
+def test_evaluations_inside_steps_do_not_make_them_uneven(tmp_path: Path) -> None:
+    run = untraced(tmp_path, world_size=1)
+    run.rank(0, world_size=1)
+    beside = [900 if step % 5 == 4 else 0 for step in range(40)]
+    run.steps(0, [100 + more for more in beside], samples=[32] * 40, evaluation_ns=beside)
+    analysis = analyze_run(run.read())
+    assert analysis.uneven_mean_ns is None
+    assert analysis.throughput_samples_per_s == pytest.approx(32 / 100e-9)
+
+
 def test_a_single_process_needs_no_data_parallel_root(tmp_path: Path) -> None:
     assert throughput_of(tmp_path, [{"world_size": 1}]) == (16, "derived")
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from perfscope.analysis.kernels.types import (
+    converts_layout,
     kind_of_copy,
+    loads_of,
     type_of_kernel,
     type_of_operator,
     uses_matrix_units,
@@ -120,6 +122,42 @@ def test_type_of_an_operator(name: str, kind: KernelType) -> None:
 )
 def test_matrix_units(name: str, kind: KernelType, used: bool | None) -> None:
     assert uses_matrix_units(name, kind) is used
+
+
+@pytest.mark.parametrize(
+    ("name", "elements", "aligned"),
+    [
+        ("void cutlass::Kernel2<cutlass_75_tensorop_bf16_s1688gemm_bf16_128x128_tn_align1>(Params)", 1, 8),
+        ("ampere_fp16_s16816gemm_fp16_128x64_ldg8_f2f_stages_32x6_tn", 8, 8),
+        ("cutlass_80_tensorop_f16_s16816gemm_f16_64x64_64x6_nn_align2", 2, 8),
+        ("void cutlass::Kernel2<cutlass_80_tensorop_s1688gemm_128x128_32x3_tn_align4>(Params)", 4, 4),
+        ("cutlass_80_tensorop_s1688gemm_256x64_16x4_tn_align1", 1, 4),
+    ],
+)
+def test_elements_that_a_matrix_product_loads_at_a_time(name: str, elements: int, aligned: int) -> None:
+    assert loads_of(name) == (elements, aligned)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "cutlass_80_simt_sgemm_128x128_8x4_nn_align1",  # no matrix units: any alignment does
+        "cutlass_80_tensorop_d884gemm_32x32_16x5_nn_align1",
+        "nvjet_sm90_tst_192x128_64x5_1x2_h_bz_coopB_NNT",
+        "Cijk_Ailk_Bljk_BBS_BH_Bias_MT128x128x32_MI16x16x1_SN",
+    ],
+)
+def test_alignment_is_not_guessed_where_the_name_does_not_tell(name: str) -> None:
+    assert loads_of(name) is None
+
+
+def test_kernels_that_only_convert_a_layout() -> None:
+    assert converts_layout("void cudnn::engines_precompiled::nchwToNhwcKernel<float, float, float>(...)")
+    assert converts_layout("void cudnn::ops::nhwcToNchwKernel<__half>(...)")
+    assert not converts_layout(
+        "sm90_xmma_fprop_implicit_gemm_f32f32_tf32f32_f32_nhwckrsc_nhwc_tilesize64x256x32"
+    )
+    assert not converts_layout("void cudnn::cnn::reduce_wgrad_nchw_helper<float, float>(...)")
 
 
 def test_kinds_of_copies() -> None:
