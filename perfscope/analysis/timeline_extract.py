@@ -19,6 +19,8 @@ from perfscope.analysis.call_labels import LABEL_COLUMNS, NO_CALLS, CallLabels
 from perfscope.analysis.clocks.fit import ClockFit
 from perfscope.analysis.communication import LabeledCalls
 from perfscope.analysis.intervals import Int64, distinct
+from perfscope.analysis.pipeline.results import Pipeline
+from perfscope.analysis.rank_groupings import RankGrouping, rank_groupings
 from perfscope.analysis.results import CommGroupResult
 from perfscope.analysis.source import RunSource
 from perfscope.analysis.spans import (
@@ -101,6 +103,7 @@ class TimelineExtract(Struct, frozen=True, kw_only=True, eq=False):
     num_drawn: int  # rows in all lanes together
     num_left_out: int  # recorded spans that neither are drawn nor follow a merged one
     resolution_ns: int  # neighbors closer and shorter than this were merged; 0 = every span as recorded
+    groupings: tuple[RankGrouping, ...] = ()  # of the ranks
 
 
 def extract_timeline(
@@ -111,6 +114,7 @@ def extract_timeline(
     clocks: ClockFit | None = None,
     groups: Iterable[CommGroupResult] = (),
     calls: LabeledCalls = NO_CALLS,
+    pipeline: Pipeline | None = None,
 ) -> TimelineExtract:
     """Reads every window's timeline, thinned to `span_budget` spans in all.
 
@@ -121,6 +125,7 @@ def extract_timeline(
         clocks: puts every host's times on the reference's clock (RunAnalysis.clocks); None: as recorded.
         groups: of the run (RunAnalysis.process_groups).
         calls: of the run (RunAnalysis.labeled_calls); what is not there is found out again.
+        pipeline: of the run (RunAnalysis.pipeline): its stages are groups of ranks.
     """
     facts = [window_facts(summary) for summary in source.summaries()]
     kept = {(summary.rank, summary.window): summary.events_kept for summary in source.summaries()}
@@ -148,6 +153,7 @@ def extract_timeline(
         num_drawn=sum(len(lane.start_ns) for lane in lanes),
         num_left_out=sum(lane.num_left_out for lane in lanes),
         resolution_ns=build.resolution,
+        groupings=rank_groupings(source, pipeline),
     )
 
 

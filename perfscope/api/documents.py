@@ -11,6 +11,7 @@ from perfscope.settings import nearest
 
 if TYPE_CHECKING:
     from perfscope.analysis.results import RunAnalysis
+    from perfscope.analysis.timeline_extract import TimelineExtract
     from perfscope.reports.model import Report
     from perfscope.rundir.reader import RunReader
 
@@ -21,9 +22,27 @@ def report_of(reader: RunReader, analysis: RunAnalysis) -> Report:
     from perfscope.reports.build import build_report
 
     timeline = extract_timeline(
-        reader, clocks=analysis.clocks, groups=analysis.process_groups, calls=analysis.labeled_calls
+        reader,
+        clocks=analysis.clocks,
+        groups=analysis.process_groups,
+        calls=analysis.labeled_calls,
+        pipeline=analysis.pipeline,
     )
     return build_report(analysis, timeline)
+
+
+def compared_timeline(reader: RunReader, analysis: RunAnalysis) -> TimelineExtract:
+    """The timeline of a run as a comparison of two draws it: of a few ranks."""
+    from perfscope.analysis.timeline_extract import extract_timeline
+    from perfscope.analysis.timeline_pair import SPAN_BUDGET, representative_ranks
+
+    return extract_timeline(
+        reader.part(representative_ranks(analysis)),
+        span_budget=SPAN_BUDGET,
+        clocks=analysis.clocks,
+        groups=analysis.process_groups,
+        calls=analysis.labeled_calls,
+    )
 
 
 def write_document(

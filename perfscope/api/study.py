@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
@@ -13,7 +14,7 @@ from perfscope.analysis.study.analyze import analyze_study
 from perfscope.analysis.study.grouping import names_of
 from perfscope.analysis.study.results import RunEntry, StudyAnalysis, UnusableRun
 from perfscope.api.columns import Column, TableSpec, build
-from perfscope.api.documents import write_document
+from perfscope.api.documents import compared_timeline, write_document
 from perfscope.api.run import Run, as_frame, export_format, open_run, write_rows
 from perfscope.api.tables import AXES, LAYERS
 from perfscope.errors import PerfscopeError, RunDirectoryError, UsageError
@@ -59,17 +60,19 @@ def compare(
             names_of(by)
         except ValueError as error:
             raise UsageError(f"by: {error}") from None
-    entries, lost = [], []
+    entries, lost, opened = [], [], {}
     for run in runs:
         name = str(run.path if isinstance(run, Run) else run)
         try:
-            entries.append(entry_of(run if isinstance(run, Run) else open_run(run, executor=executor), name))
+            opened[name] = run if isinstance(run, Run) else open_run(run, executor=executor)
+            entries.append(entry_of(opened[name], name))
         except PerfscopeError as error:
             lost.append(UnusableRun(name=name, reason=str(error)))
     if len(entries) < 2:
         reasons = "".join(f"; {run.name}: {run.reason}" for run in lost)
         raise RunDirectoryError(f"there are {len(entries)} runs to compare, and it takes two{reasons}")
-    return Study(analyze_study(entries, by=by, mode=mode, reference=None, left_out=lost), entries)
+    analysis = analyze_study(entries, by=by, mode=mode, reference=None, left_out=lost)
+    return Study(analysis, entries, opened if len(opened) == 2 else {})
 
 
 def entry_of(run: Run, name: str) -> RunEntry:
@@ -150,6 +153,7 @@ FITS = TableSpec(
         for parameter in fit.parameters
     ),
 )
+NO_RUNS: Mapping[str, Run] = MappingProxyType({})
 OF_STUDY = (RUNS, SCALING, FITS)
 OF_RUNS = (LAYERS, AXES)  # with the run's label in front
 TABLES = tuple(spec.name for spec in (*OF_STUDY, *OF_RUNS))
@@ -162,9 +166,12 @@ class Study:
     columns.
     """
 
-    def __init__(self, analysis: StudyAnalysis, entries: Sequence[RunEntry]) -> None:
+    def __init__(
+        self, analysis: StudyAnalysis, entries: Sequence[RunEntry], drawn: Mapping[str, Run] = NO_RUNS
+    ) -> None:
         self.analysis = analysis
         self._entries = tuple(entries)
+        self._drawn = drawn  # runs whose timelines are in the report, by name
 
     @property
     def headline(self) -> str:
@@ -222,7 +229,8 @@ class Study:
             for entry in self._entries
             if (start := entry.analysis.run.start_unix_ns) is not None
         }
-        return build_study_report(self.analysis, started)
+        timelines = {name: compared_timeline(run.reader, run.analysis) for name, run in self._drawn.items()}
+        return build_study_report(self.analysis, started, timelines)
 
     def report(self, format: str = "text", path: str | Path | None = None) -> bytes:
         """The report as ``text``, ``json``, ``html`` or ``pdf``; see `Run.report`."""

@@ -20,6 +20,8 @@ from perfscope.rundir.layout import RUN_JSON
 
 if TYPE_CHECKING:
     from perfscope.analysis.study.results import RunEntry, StudyAnalysis
+    from perfscope.analysis.timeline_extract import TimelineExtract
+    from perfscope.api.run import Run
 
 STUDY_JSON, FRAMEWORKS_JSON = "study.json", "frameworks.json"
 STUDIES = (STUDY_JSON, FRAMEWORKS_JSON)
@@ -98,16 +100,19 @@ def command(
     lost: list[tuple[str, str]] = []
     places_found = find_runs(runs, lost)
     wanted = _reference_name(reference, places_found)
-    entries, started = _read(places_found, lost, engine)
+    entries, started, timelines = _read(places_found, lost, engine)
     if len(entries) < 2:
         raise RunDirectoryError(_too_few(len(entries), len(places_found)))
     study = analyze(entries, by=by, mode=mode, reference=wanted, lost=lost, rank_by=rank_by)
     del entries
     gc.collect()
     chosen = bool(html_file or pdf_file or as_json)
-    _print_and_write(
-        study, started, html_file, pdf_file, folder, as_json=as_json, as_text=as_text or not chosen
-    )
+    from perfscope.reports.study.build import build_study_report
+
+    report = build_study_report(study, started, timelines)
+    write_outputs(report, "compare", html_file, pdf_file, as_json=as_json, as_text=as_text or not chosen)
+    if folder is not None:
+        write_folder(report, folder, "compare")
 
 
 def _check_names(by: str) -> None:
@@ -228,16 +233,28 @@ def _reference_name(reference: str | None, located_runs: Sequence[NamedRun]) -> 
 
 def _read(
     located_runs: Sequence[NamedRun], lost: list[tuple[str, str]], engine: Engine
-) -> tuple[list[RunEntry], dict[str, int]]:
-    """The runs that can be read, one after the other, and when each started (Unix ns, by name)."""
+) -> tuple[list[RunEntry], dict[str, int], dict[str, TimelineExtract]]:
+    """The runs that can be read, one after the other.
+
+    Returns:
+        The runs; by name, when each started (Unix ns); of two runs, by name, their timelines.
+    """
+    from perfscope.api.documents import compared_timeline
+    from perfscope.api.study import entry_of
+
     show_progress = sys.stderr.isatty()
     entries: list[RunEntry] = []
     started: dict[str, int] = {}
+    timelines: dict[str, TimelineExtract] = {}
     for number, located in enumerate(located_runs, 1):
         if show_progress:
             click.echo(f"\r\x1b[Kreading run {number} of {len(located_runs)}", nl=False, err=True)
         try:
-            entry = _entry(located, engine)
+            run = _opened(located, engine)
+            entry = entry_of(run, located.name)
+            if len(located_runs) == 2:
+                timelines[located.name] = compared_timeline(run.reader, run.analysis)
+            del run  # before the next one is read
         except PerfscopeError as error:
             _clear(show_progress)
             _leave_out(lost, located.name, str(error))
@@ -248,16 +265,15 @@ def _read(
         entries.append(entry)
         gc.collect()
     _clear(show_progress)
-    return entries, started
+    return entries, started, timelines
 
 
-def _entry(located: NamedRun, engine: Engine) -> RunEntry:
-    """Reads and analyses one run. Raises RunDirectoryError, TraceError."""
-    from perfscope.api.study import entry_of
+def _opened(located: NamedRun, engine: Engine) -> Run:
+    """One run, analyzed. Raises RunDirectoryError, TraceError."""
     from perfscope.rundir.reader import RunReader
 
     reader = RunReader(ingest(RunReader(located.path).path, engine))
-    return entry_of(opened_run(reader, engine), located.name)
+    return opened_run(reader, engine)
 
 
 def _clear(is_terminal: bool) -> None:
@@ -269,21 +285,3 @@ def _say(text: str) -> None:
     from perfscope.reports.display import visible
 
     click.echo(f"perfscope: {visible(text, 600)}", err=True)
-
-
-def _print_and_write(
-    study: StudyAnalysis,
-    started: dict[str, int],
-    html_file: Path | None,
-    pdf_file: Path | None,
-    folder: Path | None,
-    *,
-    as_json: bool,
-    as_text: bool,
-) -> None:
-    from perfscope.reports.study.build import build_study_report
-
-    report = build_study_report(study, started)
-    write_outputs(report, "compare", html_file, pdf_file, as_json=as_json, as_text=as_text)
-    if folder is not None:
-        write_folder(report, folder, "compare")

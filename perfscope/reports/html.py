@@ -38,6 +38,7 @@ SCRIPTS = (
     "timeline_machine.js",
     "timeline_path.js",
     "timeline_range.js",
+    "timeline_groups.js",
     "timeline_view.js",
     "timeline_input.js",
     "start.js",

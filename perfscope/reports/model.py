@@ -418,6 +418,32 @@ class TimelineLane(Struct, frozen=True, kw_only=True):
     top: float  # of the value axis, which starts at 0
 
 
+class LaneGrouping(Struct, frozen=True, kw_only=True):
+    """One way to group the lanes of a timeline by rank: `group_of` has a rank's index into `names`.
+
+    `key` stands for it in links; ranks without a group come last.
+    """
+
+    key: str
+    title: str
+    names: tuple[str, ...]
+    group_of: Mapping[int, int]
+
+
+class ComparedRuns(Struct, frozen=True, kw_only=True):
+    """Of a timeline of two runs: each of its windows is a pair of steps that begin at 0.
+
+    Attributes:
+        runs: how they are called, before and after.
+        ranks: rank of the extract -> (index into `runs`, number of the rank in that run).
+        steps: of each window the steps of both runs: (number, duration in ns).
+    """
+
+    runs: tuple[str, str]
+    ranks: Mapping[int, tuple[int, int]]
+    steps: tuple[tuple[tuple[int, int], tuple[int, int]], ...]
+
+
 class Timeline(Struct, frozen=True, kw_only=True, eq=False):
     """The traced windows. `focus` is (window, start_ns, dur_ns) of the step a still picture should show."""
 
@@ -430,6 +456,12 @@ class Timeline(Struct, frozen=True, kw_only=True, eq=False):
     lanes: tuple[TimelineLane, ...] = ()
     disturbances: tuple[tuple[int, TimeLabel], ...] = ()  # (window, mark since the window's start)
     paths: tuple[CriticalPath, ...] = ()
+    groupings: tuple[LaneGrouping, ...] = ()
+    compared: ComparedRuns | None = None  # None: the timeline of one run
+
+    def rank_name(self, rank: int) -> str:
+        """As it is drawn beside the lanes of `rank`."""
+        return f"rank {rank if self.compared is None else self.compared.ranks[rank][1]}"
 
 
 Block = Table | Chart | TopologyPicture | Note | FactList | FindingList | Timeline

@@ -171,7 +171,8 @@ def _block(block: Block, width: int, style: Style) -> Iterator[str]:
     elif isinstance(block, Counters):
         yield from _counters(block, width, style)
     elif isinstance(block, Timeline):
-        yield "  Drawn in the HTML report; for Perfetto: perfscope export --format perfetto"
+        elsewhere = "" if block.compared else "; for Perfetto: perfscope export --format perfetto"
+        yield f"  Drawn in the HTML report{elsewhere}"
 
 
 def _facts(block: FactList, width: int) -> Iterator[str]:

@@ -31,6 +31,8 @@ def timeline_payload(timeline: Timeline) -> Json:
     ends = np.cumsum([len(block) for block in rows])
     numbers = iter(np.split(inverse.reshape(-1), ends[:-1]) if rows else [])
     return {
+        "groupings": _groupings(timeline),
+        "compared": _compared(timeline),
         "strings": list(timeline.strings),
         "kinds": list(extract.kinds),
         "phases": list(extract.phases),
@@ -43,6 +45,30 @@ def timeline_payload(timeline: Timeline) -> Json:
             for window in extract.windows
             if window.lanes
         ],
+    }
+
+
+def _groupings(timeline: Timeline) -> list[Json]:
+    return [
+        {
+            "key": grouping.key,
+            "title": grouping.title,
+            "names": grouping.names,
+            "of": {str(rank): group for rank, group in grouping.group_of.items()},
+        }
+        for grouping in timeline.groupings
+    ]
+
+
+def _compared(timeline: Timeline) -> Json | None:
+    """Of two runs: their names, whose each rank is, steps of each window. None: the timeline of one run."""
+    compared = timeline.compared
+    if compared is None:
+        return None
+    return {
+        "runs": compared.runs,
+        "ranks": {str(rank): place for rank, place in compared.ranks.items()},
+        "steps": compared.steps,
     }
 
 

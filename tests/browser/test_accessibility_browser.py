@@ -14,6 +14,7 @@ from perfscope.reports.study.build import build_study_report
 from tests.support.site_runs import write_many
 from tests.unit.gate.test_trend import made_history, of
 from tests.unit.reports.study.test_report import everything
+from tests.unit.reports.test_synthetic import synthetic_timeline
 
 pytest.importorskip("selenium", reason="the browser tests drive Chromium through selenium")
 
@@ -33,7 +34,11 @@ def axe(pytestconfig: pytest.Config) -> str:
 def pages(tmp_path_factory: pytest.TempPathFactory, report: Path) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("pages")
     compare, history = folder / "compare.html", folder / "history.html"
-    compare.write_text(render_html(build_study_report(everything())), encoding="utf-8")
+    study = everything()
+    assert study.diff is not None
+    runs = [study.run(label) for label in (study.diff.before, study.diff.after)]
+    timelines = {run.name: synthetic_timeline(num_ranks=2) for run in runs}
+    compare.write_text(render_html(build_study_report(study, timelines=timelines)), encoding="utf-8")
     made = build_history_report([of(made_history())], "history.sqlite")
     history.write_text(render_html(made), encoding="utf-8")
     write_many(folder / "runs", 24, num_series=4)

@@ -12,7 +12,8 @@ function startTimeline(raw) {
     const numbers = window.steps.map((mark) => mark[1]);
     const range = !numbers.length ? "" : Math.min(...numbers) === Math.max(...numbers)
       ? `, step ${numbers[0]}` : `, steps ${Math.min(...numbers)}–${Math.max(...numbers)}`;
-    const option = element("option", `Window ${window.window}${range}`);
+    const pair = data.compared && data.compared.steps[index].map(([step]) => step);
+    const option = element("option", pair ? `Steps ${pair.join(" and ")}` : `Window ${window.window}${range}`);
     option.value = String(index);
     select.append(option);
   });

@@ -84,6 +84,8 @@ function wholeSteps(marks) {
 class TimelineData {
   constructor(raw) {
     Object.assign(this, { strings: raw.strings, kinds: raw.kinds, phases: raw.phases, focus: raw.focus });
+    this.groupings = raw.groupings;
+    this.compared = raw.compared; // of two runs; null = one
     this.definitions = raw.definitions;
     this.colors = this.definitions.kind.map((_, def) => this.colorOf(def));
     this.raw = raw.windows;

@@ -9,9 +9,10 @@ function spanFacts(view, span) {
   const dur = span.row.end[span.n] - start;
   const known = (value) => (value < 0 ? null : value);
   const [flops, bytes] = [known(data.definitions.flops[def]), known(data.definitions.bytes[def])];
-  const step = view.window.whole.get(lane.step[index]);
-  const facts = [["Duration", formatNs(dur)]];
-  if (step) facts.push([`Share of step ${step.step}`, formatRatio(dur / (step.end - step.start))]);
+  const step = stepAround(view, lane, lane.step[index]);
+  const facts = [["Duration", formatNs(dur)], ...otherRunFacts(view, span)];
+  const whose = data.compared ? "its step" : `step ${lane.step[index]}`;
+  if (step) facts.push([`Share of ${whose}`, formatRatio(dur / (step.end - step.start))]);
   const reason = data.word("reason", def);
   if (data.layer(def) || reason) facts.push(["Layer", data.layer(def) || `none: ${reason}`]);
   for (const [title, column] of [["Axis", "axis"], ["Process group", "group"]]) {
@@ -20,7 +21,8 @@ function spanFacts(view, span) {
   const phase = data.phase(def);
   const kind = data.kind(def) === "annotation" ? (data.layer(def) ? "layer" : "mark") : data.kind(def);
   facts.push(["Kind", kind + (phase && phase !== "other" && phase !== kind ? `, ${phase}` : "")]);
-  facts.push(["Where", `rank ${lane.rank} · ${lane.label}`], ["Starts at", formatNs(start)]);
+  const run = data.compared ? `${data.compared.runs[runOf(data, lane.rank)]} · ` : "";
+  facts.push(["Where", `${run}${rankName(data, lane.rank)} · ${lane.label}`], ["Starts at", formatNs(start)]);
   if (lane.host) facts.push(["Host", lane.host]);
   if (flops !== null) facts.push(["FLOPs, modeled", formatSi(flops, "FLOP")]);
   if (flops && dur > 0) facts.push(["Rate, modeled", formatSi((flops * 1e9) / dur, "FLOP/s")]);
@@ -45,6 +47,7 @@ class TimelineInput {
   constructor(view) {
     this.view = view;
     this.range = new TimelineRange(view);
+    this.groups = new GroupChoice(view);
     this.pointers = new Map();
     this.moved = 0;
     this.hintTimer = 0;
@@ -89,14 +92,16 @@ class TimelineInput {
     const params = new URLSearchParams({ window: view.index, t0: Math.round(view.t0), t1: Math.round(view.t1) });
     const find = byId("tl-search").value;
     if (find) params.set("find", find);
+    if (this.groups.key) params.set("group", this.groups.key);
     if (view.pinned.size) params.set("pin", [...view.pinned].join(","));
     if (view.picked) params.set("rank", view.picked.row.lane.rank);
     if (view.range) [["from", 0], ["to", 1]].forEach(([name, n]) => params.set(name, Math.round(view.range[n])));
     return params;
   }
 
-  // Ranks that have lanes in any window.
+  // Ranks that have lanes in any window; of two runs none, because the page does not say which run's rank it means.
   get ranks() {
+    if (this.view.data.compared) return [];
     return [...new Set(this.view.data.raw.flatMap((window) => window.lanes.map((lane) => lane.rank)))];
   }
 
@@ -111,6 +116,7 @@ class TimelineInput {
       select.value = String(number("window"));
       select.dispatchEvent(new Event("change"));
     }
+    if (params.has("group") || params.has("t0")) this.groups.choose(params.get("group"));
     const pins = (params.get("pin") || "").split(",").filter(Boolean).map(Number);
     view.pin(pins.filter((pinned) => view.ranks.some((entry) => entry.rank === pinned)));
     const text = params.get("find") || "";
@@ -147,7 +153,7 @@ class TimelineInput {
     const pinned = new Set(this.view.pinned);
     if (!pinned.delete(rank)) pinned.add(rank);
     this.view.pin([...pinned]);
-    byId("tl-live").textContent = `Rank ${rank} ${pinned.has(rank) ? "is pinned on top" : "is in its place"}.`;
+    byId("tl-live").textContent = `R${rankName(this.view.data, rank).slice(1)} ${pinned.has(rank) ? "is pinned on top" : "is in its place"}.`;
     document.dispatchEvent(new Event("perfscope-view"));
   }
 
@@ -367,6 +373,7 @@ class TimelineInput {
       End: () => view.show(view.window.dur - (view.t1 - view.t0), view.window.dur),
       s: () => this.nextStep(),
       c: () => this.togglePath(),
+      g: () => this.groups.next(),
       p: () => picked && this.togglePin(picked.row.lane.rank),
       r: () => this.range.select(view.range ? null : [view.t0, view.t1]),
       Enter: () => (picked ? this.zoomTo(picked) : this.pickFirst()),

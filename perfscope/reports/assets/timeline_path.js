@@ -15,7 +15,7 @@ function unpackPath(raw) {
 
 // Places of the window's lanes, in the order of its data.
 function lanePlaces(view) {
-  return view.ranks.flatMap((rank) => rank.lanes);
+  return view.window.lanes.map((lane) => view.places.get(lane));
 }
 
 function firstPathPiece(path, time) {

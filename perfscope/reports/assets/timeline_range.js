@@ -129,6 +129,11 @@ class TimelineRange {
     this.live.textContent = `${title}. ${ranks.length > 1 ? "Mean rank" : `Rank ${ranks[0].rank}`}: ${said}.`;
   }
 
+  nameOf(rank) {
+    const { compared } = this.view.data;
+    return compared ? `${compared.runs[compared.ranks[rank][0]]}, ${compared.ranks[rank][1]}` : String(rank);
+  }
+
   act(text, action) {
     const button = element("button", text);
     button.type = "button";
@@ -157,7 +162,7 @@ class TimelineRange {
       }
     };
     if (ranks.length > 1) add("mean", means);
-    for (const { rank, sums } of ranks) add(String(rank), parts.map(([key]) => sums[key]));
+    for (const { rank, sums } of ranks) add(this.nameOf(rank), parts.map(([key]) => sums[key]));
     const box = element("div", null, "table-scroll dense");
     box.tabIndex = 0;
     box.setAttribute("role", "region");

@@ -26,6 +26,7 @@ class TimelineView {
     this.cursor = null; // time under the pointer
     this.showPath = true;
     this.pinned = new Set(); // ranks on top
+    this.grouping = null; // of timeline_data.js
     this.queued = false;
     this.readTheme();
     this.openWindow(0);
@@ -46,6 +47,13 @@ class TimelineView {
   pin(ranks) {
     if (ranks.length === this.pinned.size && ranks.every((rank) => this.pinned.has(rank))) return;
     this.pinned = new Set(ranks);
+    this.layOut();
+    this.scroller.scrollTop = 0;
+  }
+
+  // `grouping`: null = none.
+  group(grouping) {
+    this.grouping = grouping;
     this.layOut();
     this.scroller.scrollTop = 0;
   }
@@ -103,14 +111,29 @@ class TimelineView {
   layOut() {
     this.rows = [];
     this.ranks = [];
+    this.headings = [];
+    this.places = new Map(); // lane -> where it is
     let y = AXIS + 6;
+    for (const { text, lanes } of groupedLanes(this)) {
+      if (text) {
+        if (this.ranks.length) y += RANK_GAP;
+        this.headings.push({ text, top: y });
+        y += GROUP_HEADING;
+      }
+      y = this.layOutLanes(lanes, y, text !== "");
+    }
+    this.height = layOutCounters(this, y + RANK_GAP / 2) + MINIMAP + 8;
+    this.resize();
+  }
+
+  // `y` below the last of the lanes, which begin at `y`.
+  layOutLanes(lanes, y, hasHeading) {
     let rank = null;
-    const isPinned = (lane) => this.pinned.has(lane.rank);
-    const lanes = [...this.window.lanes.filter(isPinned), ...this.window.lanes.filter((lane) => !isPinned(lane))];
     for (const lane of lanes) {
       if (rank === null || rank.rank !== lane.rank) {
         if (rank) y += RANK_GAP;
-        rank = { rank: lane.rank, host: lane.host, top: y, bottom: y, lanes: [] };
+        const isFirst = !this.ranks.length || (hasHeading && !rank);
+        rank = { rank: lane.rank, host: lane.host, top: y, bottom: y, lanes: [], isFirst };
         this.ranks.push(rank);
       }
       const place = { lane, top: y };
@@ -124,10 +147,10 @@ class TimelineView {
       y += Math.max(0, least - rows.length) * ROW + LANE_GAP;
       place.bottom = y - LANE_GAP;
       rank.lanes.push(place);
+      this.places.set(lane, place);
       rank.bottom = y - LANE_GAP;
     }
-    this.height = layOutCounters(this, y + RANK_GAP / 2) + MINIMAP + 8;
-    this.resize();
+    return y;
   }
 
   visibleRows(lane) {
@@ -235,6 +258,7 @@ class TimelineView {
     this.outlineSpan(pen, this.hover, this.color.ink, 1.5);
     this.outlineSpan(pen, this.picked, this.color.ink, 2.5);
     pen.restore();
+    drawHeadings(this, pen);
     pen.restore();
     this.drawAxis(pen);
     drawRange(this, pen);
@@ -245,8 +269,8 @@ class TimelineView {
 
   drawRankBands(pen) {
     pen.textBaseline = "middle";
-    for (const [n, rank] of this.ranks.entries()) {
-      if (n) {
+    for (const rank of this.ranks) {
+      if (!rank.isFirst) {
         pen.fillStyle = this.color.line;
         pen.fillRect(0, rank.top - RANK_GAP / 2 - LANE_GAP / 2, this.width, 1);
       }
@@ -256,7 +280,7 @@ class TimelineView {
       }
       pen.fillStyle = this.color.ink;
       pen.font = "600 12.5px system-ui, sans-serif";
-      pen.fillText(`rank ${rank.rank}`, 12, rank.top + ROW / 2);
+      pen.fillText(rankName(this.data, rank.rank), 12, rank.top + ROW / 2);
       pen.font = "12px system-ui, sans-serif";
       for (const [m, place] of rank.lanes.entries()) {
         pen.fillStyle = this.color.ink2;
@@ -446,11 +470,11 @@ class TimelineView {
       const half = pen.measureText(text).width / 2;
       pen.fillText(text, clamp(x, this.gutter + half, this.width - half - 4), AXIS - 14);
     }
-    const steps = [...this.window.whole.values()];
+    const steps = this.data.compared ? [] : [...this.window.whole.values()]; // headings name those of two runs
     steps.forEach((step, n) => this.drawStepName(pen, step, n + 1 < steps.length ? steps[n + 1].start : step.end));
     pen.textAlign = "left";
     pen.fillStyle = this.color.ink2;
-    if (this.width >= 560) pen.fillText("since window start", 12, AXIS - 14);
+    if (this.width >= 560) pen.fillText(this.data.compared ? "since the step's start" : "since window start", 12, AXIS - 14);
   }
 
   // Of all ranks. Where the first rank begins the next step before the last one ends this, the name stops there.
@@ -500,13 +524,14 @@ class TimelineView {
     set.drawn = String(this.drawn);
     set.path = String(this.pathDrawn);
     set.ranks = this.ranks.map(({ rank }) => rank).join(" ");
+    set.groups = this.headings.map(({ text }) => text).join("|");
     set.hover = this.hover ? this.spanName(this.hover) : "";
     set.picked = this.picked ? this.spanName(this.picked) : "";
   }
 
   spanName(span) {
     const def = span.row.lane.def[span.row.spans[span.n]];
-    return `rank ${span.row.lane.rank} ${this.data.name(def)}`;
+    return `${rankName(this.data, span.row.lane.rank)} ${this.data.name(def)}`;
   }
 
   // The span at a point of the canvas, within two pixels; null where there is none.

@@ -16,7 +16,7 @@ from perfscope.reports.display import visible
 from perfscope.reports.drawing.patterns import pattern
 from perfscope.reports.drawing.picture import Box, LegendEntry, Panel, Picture, swatch, x_axis
 from perfscope.reports.drawing.shapes import Line, Marker, Path, Rect, Shape, Text
-from perfscope.reports.model import Timeline
+from perfscope.reports.model import ComparedRuns, Timeline
 from perfscope.reports.timeline_path import PathPiece, path_pieces
 
 MOST_RANKS = 8
@@ -50,6 +50,7 @@ class PictureLane(Struct, frozen=True, kw_only=True, eq=False):
     index: int  # of WindowExtract.lanes
     rank: int
     label: str
+    name: str  # of its rank
     first: bool  # first lane of its rank
     num_rows: int
     pieces: dict[str, NDArray[np.int64]]
@@ -80,7 +81,7 @@ def lay_out_still(block: Timeline) -> Picture:
     box = Box(shapes=tuple(shapes), axis=tuple(axis), ground=False)
     return Picture(
         id=block.id,
-        title="A step, one row per rank and thread or stream",
+        title=block.title if block.compared else "A step, one row per rank and thread or stream",
         look="still",
         legend=tuple(legend),
         panels=(Panel(plot="still", boxes=(box,), height=scale.height),),
@@ -93,6 +94,8 @@ def lay_out_still(block: Timeline) -> Picture:
 def _caption(block: Timeline) -> str:
     assert block.focus is not None
     window, _, duration = block.focus
+    if block.compared is not None:
+        return _compared_caption(block.compared, window) + block.caption
     ranks = {lane.rank for w in block.extract.windows if w.window == window for lane in w.lanes}
     which = f"{MOST_RANKS} of {len(ranks)} ranks, those on the critical path before others"
     which = which if block.paths else f"the first {MOST_RANKS} of {len(ranks)} ranks"
@@ -106,6 +109,11 @@ def _caption(block: Timeline) -> str:
     if any(number == window for number, _ in block.disturbances):
         caption += " Hatched band: a disturbance."
     return caption
+
+
+def _compared_caption(compared: ComparedRuns, window: int) -> str:
+    steps = zip(compared.runs, compared.steps[window], strict=True)
+    return "; ".join(f"{run}: step {step}, {units.format_ns(dur)}" for run, (step, dur) in steps) + ". "
 
 
 class _Scale:
@@ -143,7 +151,7 @@ def _words(lane: PictureLane, scale: _Scale) -> Iterator[Shape]:
     if lane.first:
         y = scale.y(top - GAPS / 2)
         yield Line(x1=0, y1=y, x2=100, y2=y, look="tick-line")
-        yield Text(x=0, y=scale.y(top + 0.5), dy=4, text=f"rank {lane.rank}", look="tick strong")
+        yield Text(x=0, y=scale.y(top + 0.5), dy=4, text=lane.name, look="tick strong")
     text = lane.label[:LABEL_LETTERS]
     yield Text(x=0, y=scale.y(top + (1.5 if lane.first else 0.5)), dy=4, text=text, look="tick")
 
@@ -231,6 +239,7 @@ def picture_lanes(block: Timeline) -> list[PictureLane]:
                 index=lane_number,
                 rank=lane.rank,
                 label=label,
+                name=_rank_name(block, lane.rank),
                 first=first,
                 num_rows=rows,
                 pieces=pieces,
@@ -238,6 +247,15 @@ def picture_lanes(block: Timeline) -> list[PictureLane]:
             )
         )
     return lanes
+
+
+def _rank_name(block: Timeline, rank: int) -> str:
+    """Of two runs with the run's name, as much of it as there is room for."""
+    name = block.rank_name(rank)
+    if block.compared is None:
+        return name
+    run = block.compared.runs[block.compared.ranks[rank][0]]
+    return f"{run[-(LABEL_LETTERS - len(name) - 2) :]}: {name}"
 
 
 def shown_ranks(block: Timeline, window: WindowExtract) -> list[int]:

@@ -10,11 +10,13 @@ from msgspec import structs
 from perfscope import units
 from perfscope.analysis.critical.results import CriticalPath
 from perfscope.analysis.machine.results import MachineAnalysis
+from perfscope.analysis.rank_groupings import HOST, RankGrouping
 from perfscope.analysis.timeline_extract import LaneExtract, StepMark, TimelineExtract, WindowExtract
 from perfscope.messages.lists import counted
 from perfscope.reports.display import visible
-from perfscope.reports.model import Block, Note, Section, Timeline
+from perfscope.reports.model import Block, LaneGrouping, Note, Section, Timeline
 from perfscope.reports.sections.counters import timeline_disturbances, timeline_lanes
+from perfscope.vocabulary.axes import BATCH_AXES, Axis
 
 LONGEST_NAME = 200
 
@@ -27,7 +29,7 @@ def timeline_section(
     if extract is None or not any(window.lanes for window in extract.windows):
         note = Note(text="No window was traced, so there is no timeline to draw.", tone="caution")
         return Section(id="timeline", title="Timeline", blocks=(note,))
-    extract = structs.replace(extract, windows=tuple(_in_order(window) for window in extract.windows))
+    extract = structs.replace(extract, windows=tuple(in_order(window) for window in extract.windows))
     timeline = Timeline(
         id="timeline-chart",
         title="Traced windows, one row per rank and thread or stream",
@@ -38,6 +40,7 @@ def timeline_section(
         lanes=timeline_lanes(machine, extract),
         disturbances=timeline_disturbances(machine, extract),
         paths=tuple(paths),
+        groupings=tuple(lane_grouping(grouping) for grouping in extract.groupings),
     )
     blocks: list[Block] = [timeline]
     left_out = sorted({rank for window in extract.windows for rank in window.ranks_left_out})
@@ -47,7 +50,23 @@ def timeline_section(
     return Section(id="timeline", title="Timeline", lead=_lead(extract), blocks=tuple(blocks))
 
 
-def _in_order(window: WindowExtract) -> WindowExtract:
+def lane_grouping(grouping: RankGrouping) -> LaneGrouping:
+    """With words for the grouping and each of its groups."""
+    numbers = sorted(set(grouping.group_of.values()))
+    index = {number: at for at, number in enumerate(numbers)}
+    if grouping.by == HOST:
+        title, names = "host", [f"host {visible(grouping.names[number], 60)}" for number in numbers]
+    elif grouping.by == Axis.PP.value:
+        title, names = "pipeline stage (pp)", [f"stage {number} (pp)" for number in numbers]
+    else:
+        axis = visible(grouping.by, 30)
+        word = "replica" if grouping.by in {entry.value for entry in BATCH_AXES} else "part"
+        title, names = f"{word} along {axis}", [f"{word} {number} along {axis}" for number in numbers]
+    group_of = {rank: index[number] for rank, number in grouping.group_of.items()}
+    return LaneGrouping(key=visible(grouping.by, 30), title=title, names=tuple(names), group_of=group_of)
+
+
+def in_order(window: WindowExtract) -> WindowExtract:
     """Lanes of one role by their labels' numbers, alike on all ranks: thread ids follow no order."""
     groups: dict[tuple[int, int, str], int] = {}
     for lane in window.lanes:

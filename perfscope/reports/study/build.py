@@ -15,6 +15,7 @@ from perfscope.analysis.study.results import (
     SchemeStudy,
     StudyAnalysis,
 )
+from perfscope.analysis.timeline_extract import TimelineExtract
 from perfscope.messages.links import WHERE
 from perfscope.messages.lists import counted
 from perfscope.reports.display import visible
@@ -30,6 +31,7 @@ from perfscope.reports.study.frameworks import (
 from perfscope.reports.study.runs import MOST_WARNINGS, missing_section, problems_section, runs_section
 from perfscope.reports.study.scaling import points_reference, scaling_sections
 from perfscope.reports.study.schemes import scheme_sections
+from perfscope.reports.study.timelines import timelines_section
 from perfscope.vocabulary.comparison import ProblemKind
 
 _SENTENCE = re.compile(r"(?<=[\w)])\. +(?=[A-Z])")
@@ -37,17 +39,24 @@ _PER_CENT = re.compile(r"(?<=\d) %")
 UNCERTAIN = "?"
 NOT_COMPARED = "each by itself: not compared"
 NO_TIMES: Mapping[str, int] = MappingProxyType({})
+NO_TIMELINES: Mapping[str, TimelineExtract] = MappingProxyType({})
 
 
-def build_study_report(study: StudyAnalysis, started: Mapping[str, int] = NO_TIMES) -> Report:
+def build_study_report(
+    study: StudyAnalysis,
+    started: Mapping[str, int] = NO_TIMES,
+    timelines: Mapping[str, TimelineExtract] = NO_TIMELINES,
+) -> Report:
     """The report of several runs.
 
     Args:
         study: the figures.
         started: name of a run -> when it started, Unix time in ns.
+        timelines: of two runs, name of a run -> what of it is drawn.
     """
     scaling, schemes = scaling_sections(study), scheme_sections(study)
     sections: list[Section | None] = [
+        timelines_section(study, timelines),
         *diff_sections(study),
         *framework_sections(study),
         *([*scaling, *schemes] if study.by == "world_size" else [*schemes, *scaling]),
