@@ -33,8 +33,13 @@ def hide_pandas() -> None:
 
 def lean_process() -> None:
     """Settings of numpy and Arrow for a process that only reads runs. Before they are imported."""
+    lean_arrays()
+    hide_pandas()
+
+
+def lean_arrays() -> None:
+    """The same without hiding pandas, which a caller in the same process may need."""
     # Nothing there multiplies matrices; the threads of a BLAS would cost more CPU than parsing a small trace.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     # Arrow's own allocator keeps memory back; malloc shares it with the rest of the process.
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
-    hide_pandas()

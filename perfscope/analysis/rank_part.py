@@ -45,14 +45,9 @@ from perfscope.rundir.schema import STEPS
 from perfscope.vocabulary.causes import Cause
 from perfscope.vocabulary.figures import Figure
 
-_COLUMNS = tuple(
-    dict.fromkeys(
-        (
-            *(*bd.DEVICE_COLUMNS, *LAYER_COLUMNS, *COMM_COLUMNS, *KERNEL_COLUMNS),
-            *(*STREAM_COLUMNS, *EXPERT_COLUMNS),
-        )
-    )
-)
+_SHARED = (*bd.DEVICE_COLUMNS, *LAYER_COLUMNS, *COMM_COLUMNS, *STREAM_COLUMNS, *EXPERT_COLUMNS)
+_COLUMNS = tuple(dict.fromkeys((*_SHARED, *KERNEL_COLUMNS)))
+_OF_KERNELS = frozenset(KERNEL_COLUMNS) - frozenset(_SHARED)
 
 
 Progress: TypeAlias = Callable[[int, int], None]  # (ranks read, ranks to read)
@@ -216,7 +211,7 @@ def _read_windows(
     traced, traces = _Windows(), part.traces
     for facts in windows:
         try:
-            rows = source.timeline(facts.rank, facts.window, _COLUMNS)
+            rows = source.timeline_columns(facts.rank, facts.window, _COLUMNS)
         except RunDirectoryError as error:
             part.missing.append(_unreadable(facts, error))
             continue
@@ -267,6 +262,8 @@ def _analyze_window(
     act = bd.activity(spans, facts)
     selected = bd.every_gpu_event(table)
     host_wait = None
+    traces.kernels.add(table, spans, selected, facts.rank, facts.lanes_with("main", "autograd", "executor"))
+    table.forget(_OF_KERNELS)
     if selected.any():
         waiting = queued(table, spans, selected)
         traced.idle.add_window(table, spans, selected, facts.lanes_with("main"), waiting)
@@ -275,7 +272,6 @@ def _analyze_window(
     if facts.rank in traces.drawn:
         layers.comm.labels = traces.calls.setdefault((facts.rank, facts.window), [])
     layers.add(table, spans, act, steps, bd.in_steps(table, facts), members)
-    traces.kernels.add(table, spans, selected, facts.rank, facts.lanes_with("main", "autograd", "executor"))
     traces.lines.add(table, spans, act, steps, (facts.rank, facts.window, facts.host))
     traces.pipeline.add(table, spans, act, steps, facts.rank, facts.window)
     traces.experts.add(table, spans, facts.rank, facts.window, members)

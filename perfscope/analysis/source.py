@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
+from perfscope.analysis.spans import Columns
 from perfscope.rundir.hangs import HangRecord
 from perfscope.rundir.host_records import CeilingsRecord, StacksRecord, TopologyRecord
 from perfscope.rundir.phase_records import PhaseTimes
@@ -33,8 +34,9 @@ class RunSource(Protocol):
     """A run's documents and tables, one rank at a time (satisfied by rundir.reader.RunReader).
 
     `ranks` and `hosts` are sorted; `rank_records` has each of `ranks`. `steps` gives schema.STEPS, `timeline`
-    the asked-for columns of schema.TIMELINE. `part` gives the same run with some of its ranks and without
-    notes, to be read in another process; `add_notes` takes what was dropped there.
+    the asked-for columns of schema.TIMELINE, `timeline_columns` the same to be read one by one. `part` gives
+    the same run with some of its ranks and without notes, to be read in another process; `add_notes` takes
+    what was dropped there.
     """
 
     run: RunRecord
@@ -54,6 +56,7 @@ class RunSource(Protocol):
     def phases(self, rank: int) -> PhaseTimes | None: ...
     def summaries(self) -> Sequence[WindowSummary]: ...
     def timeline(self, rank: int, window: int, columns: Sequence[str] | None = None) -> pa.Table: ...
+    def timeline_columns(self, rank: int, window: int, columns: Sequence[str]) -> Columns: ...
     def topology(self, host: str) -> TopologyRecord | None: ...
     def ceilings(self, host: str) -> CeilingsRecord | None: ...
     def stacks(self, host: str) -> StacksRecord | None: ...

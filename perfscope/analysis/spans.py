@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -24,6 +24,17 @@ FORWARD, BACKWARD, OPTIMIZER_PHASE, OTHER = range(len(PHASES))
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
+_N = TypeVar("_N", bound=np.integer[Any])
+
+
+class Columns(Protocol):
+    """Named columns of one length (pyarrow.Table, rundir.timeline_columns.TimelineColumns)."""
+
+    num_rows: int
+
+    @property
+    def column_names(self) -> list[str]: ...
+    def column(self, name: str) -> pa.ChunkedArray: ...
 
 
 class SpanTable:
@@ -34,7 +45,7 @@ class SpanTable:
 
     __slots__ = ("_decoded", "_table", "num_rows")
 
-    def __init__(self, table: pa.Table) -> None:
+    def __init__(self, table: Columns) -> None:
         self._table = table
         self._decoded: dict[tuple[object, ...], Any] = {}
         self.num_rows: int = table.num_rows
@@ -42,8 +53,7 @@ class SpanTable:
     @property
     def column_names(self) -> list[str]:
         """Of the table."""
-        names: list[str] = self._table.column_names
-        return names
+        return self._table.column_names
 
     def column(self, name: str) -> pa.ChunkedArray:
         """As in the file."""
@@ -58,6 +68,16 @@ class SpanTable:
                     array.flags.writeable = False
         kept: _T = self._decoded[key]
         return kept
+
+    def forget(self, columns: Collection[str]) -> None:
+        """Frees what was decoded of columns; they are decoded again if they are read again."""
+        for key in [key for key in self._decoded if any(column in columns for column in _arguments(key))]:
+            del self._decoded[key]
+
+
+def _arguments(key: tuple[object, ...]) -> tuple[object, ...]:
+    """What a function of `once_per_table` was called with, apart from the table and keywords."""
+    return key[1] if len(key) > 1 and isinstance(key[1], tuple) else ()
 
 
 Table: TypeAlias = pa.Table | SpanTable
@@ -129,9 +149,16 @@ def whole_numbers(table: Table, column: str, *, null: int = -1) -> Int64:
     array = table.column(column)
     if not pa.types.is_integer(array.type):
         array = array.cast(pa.int64())
+    if array.null_count == len(array):
+        return constant(null, len(array), np.int64)
     parts = [_filled(chunk, null).astype(np.int64, copy=False) for chunk in array.chunks]
     values: Int64 = parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, np.int64), *parts])
     return values
+
+
+def constant(value: int, length: int, kind: type[_N]) -> NDArray[_N]:
+    """An array of equal numbers that takes no memory, and cannot be written to."""
+    return np.broadcast_to(kind(value), (length,))
 
 
 def _filled(array: pa.Array, null: int) -> NDArray[np.integer[Any]]:
@@ -166,7 +193,13 @@ def owning_step(table: Table, of: NDArray[np.bool_] | slice = slice(None)) -> In
 @once_per_table
 def words(table: Table, column: str) -> tuple[NDArray[np.int32], list[str]]:
     """A text column as codes (shape (n,), -1 = null) and the words they stand for."""
+    return _words(table, column)
+
+
+def _words(table: Table, column: str) -> tuple[NDArray[np.int32], list[str]]:
     array = table.column(column)
+    if array.null_count == len(array):
+        return constant(-1, len(array), np.int32), []
     if not pa.types.is_dictionary(array.type):
         array = array.dictionary_encode()
     chunk = array.unify_dictionaries().combine_chunks()
@@ -181,7 +214,7 @@ def words(table: Table, column: str) -> tuple[NDArray[np.int32], list[str]]:
 @once_per_table
 def known_words(table: Table, column: str, vocabulary: tuple[str, ...]) -> NDArray[np.int32]:
     """A text column as indices into `vocabulary`; -1 for null and for words it does not have."""
-    codes, texts = words(table, column)
+    codes, texts = _words(table, column)
     position = {word: index for index, word in enumerate(vocabulary)}
     lookup = np.array([*(position.get(word, -1) for word in texts), -1], dtype=np.int32)
     result: NDArray[np.int32] = lookup[codes]  # code -1 takes the last entry

@@ -16,6 +16,7 @@ from perfscope.cli.lazy_group import HELP, GroupedCommand
 from perfscope.cli.output import color_option, in_color, print_paged, print_result
 from perfscope.cli.progress_bar import TRACES, counting
 from perfscope.errors import PerfscopeError, UsageError
+from perfscope.no_pandas import lean_arrays
 
 if TYPE_CHECKING:
     from perfscope.api.run import Run
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 HTML_NAME, PDF_NAME = "report.html", "report.pdf"
 FOLDER_KINDS = ("html", "pdf", "json")  # of -o
 UNNAMED = Path("<unnamed>")  # of an option without a file; compare with `is`
+_NOTHING_KEPT = "perfscope: --html FILE and --pdf FILE write the whole report; `perfscope import` keeps a run"
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
@@ -142,6 +144,7 @@ def command(
       perfscope report trace_rank*.json.gz --html traces.html
       mpiexec -n 9 perfscope report my-run --engine mpi
     """
+    lean_arrays()
     of_traces = are_traces(sources)
     check_outputs(html_file, pdf_file, of_traces=of_traces)
     if of_traces:
@@ -166,10 +169,7 @@ def command(
     if folder is not None:
         write_folder(report, folder, "report")
     elif not chosen and of_traces:
-        click.echo(
-            "perfscope: --html FILE and --pdf FILE write the whole report; `perfscope import` keeps a run",
-            err=True,
-        )
+        click.echo(_NOTHING_KEPT, err=True)
     elif not chosen:
         _write_into_run(report, run_dir)
 
@@ -215,7 +215,7 @@ def import_for_now(traces: Sequence[Path], engine: Engine) -> Path:
     click.get_current_context().call_on_close(folder.cleanup)
     with counting(TRACES) as progress:
         target = Path(folder.name) / "run"
-        result = import_traces(traces, target, executor=engine.executor, progress=progress)
+        result = import_traces(traces, target, for_now=True, executor=engine.executor, progress=progress)
     print_damage(result)
     return result.run_dir
 

@@ -78,6 +78,7 @@ def import_traces(
     *,
     facts: RunFacts = _NO_FACTS,
     force: bool = False,
+    for_now: bool = False,
     progress: Progress | None = None,
     executor: Executor | None = None,
 ) -> ImportResult:
@@ -88,6 +89,7 @@ def import_traces(
         run_dir: as `create_run_dir`'s `path`.
         facts: what the caller knows of the run.
         force: replace a run that is already there.
+        for_now: the run is removed when it has been read: large files are linked where that is possible.
         progress, executor: as for `ingest_run`.
 
     Raises:
@@ -102,7 +104,7 @@ def import_traces(
     ranks = assign_ranks(parts)
     name = facts.name or _name_of(paths[0], files)
     directory = create_run_dir(run_dir, name=name, force=force)
-    traces = _store_all(parts, ranks, directory, rejected)
+    traces = _store_all(parts, ranks, directory, rejected, for_now=for_now)
     manifest = _manifest(name, facts, traces)
     write_json(directory / layout.RUN_JSON, manifest)
     for trace in traces:
@@ -214,9 +216,14 @@ def assign_ranks(parts: Sequence[TracePart]) -> list[int]:
 
 
 def _store_all(
-    parts: Sequence[TracePart], ranks: Sequence[int], directory: Path, rejected: list[tuple[Path, str]]
+    parts: Sequence[TracePart],
+    ranks: Sequence[int],
+    directory: Path,
+    rejected: list[tuple[Path, str]],
+    *,
+    for_now: bool,
 ) -> list[ImportedTrace]:
-    """Copy every part into the run; those that cannot be read go to `rejected`."""
+    """Copy or link every part into the run; those that cannot be read go to `rejected`."""
     traces = []
     windows: Counter[int] = Counter()  # of each rank so far
     for part, rank in zip(parts, ranks, strict=True):
@@ -224,7 +231,7 @@ def _store_all(
         folder = _rank_dir(directory, rank) / layout.WINDOWS
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            target = part.format.store(part.path, part.claim, folder, window)
+            target = part.format.store(part.path, part.claim, folder, window, for_now=for_now)
         except OSError as error:
             raise RunDirectoryError(f"cannot copy {part.path} to {folder}: {error.strerror}") from error
         except TraceError as error:

@@ -9,17 +9,16 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import pyarrow as pa
-import pyarrow.parquet as pq
 from msgspec import Struct
 
 from perfscope.errors import RunDirectoryError, UnreadableFileError
 from perfscope.rundir import layout, seal
 from perfscope.rundir.attempts import Attempt, all_attempts, choose
-from perfscope.rundir.documents import Document, is_too_deep, parse_document, seal_of_file
+from perfscope.rundir.documents import Document, is_too_deep, parse_document
 from perfscope.rundir.hangs import HangRecord, read_hangs
 from perfscope.rundir.host_records import CeilingsRecord, StacksRecord, TopologyRecord, with_document
 from perfscope.rundir.inventory import INVENTORY, by_folder, is_read, mark_of
@@ -29,7 +28,6 @@ from perfscope.rundir.migrations import migrate
 from perfscope.rundir.opening import (
     MAX_DOCUMENT_BYTES,
     MAX_LINES_BYTES,
-    open_regular,
     read_bounded,
     reason_of,
 )
@@ -39,6 +37,7 @@ from perfscope.rundir.rows import Row, decode_lines, read_step_lines, without_im
 from perfscope.rundir.samples import HostSamples, read_samples
 from perfscope.rundir.schema import STEPS, TIMELINE
 from perfscope.rundir.scheme_records import BenchRecord
+from perfscope.rundir.timeline_columns import TimelineColumns
 from perfscope.rundir.typed import decode_record, read_as
 from perfscope.rundir.window_records import ProbeError, WindowSummary
 
@@ -305,27 +304,28 @@ class RunReader:
         Raises:
             RunDirectoryError: ingest has not written it, or it cannot be read.
         """
-        name = f"rank-{rank:05d}-window-{window:03d}.parquet"
-        path = self.path / layout.DERIVED / layout.TIMELINE / name
-        wanted = list(columns) if columns is not None else TIMELINE.names
+        return self._timeline(rank, window, TIMELINE.names if columns is None else columns, as_table=True)
+
+    def timeline_columns(self, rank: int, window: int, columns: Sequence[str]) -> pa.Table | TimelineColumns:
+        """The same; a column is decoded when it is asked for, where the file is known to be whole."""
+        return self._timeline(rank, window, columns, as_table=False)
+
+    def _timeline(self, rank: int, window: int, columns: Sequence[str], *, as_table: bool) -> Any:
+        path = self.path / layout.DERIVED / layout.TIMELINE / f"rank-{rank:05d}-window-{window:03d}.parquet"
         sealed = next((s.table for s in self._of_rank(rank) if s.window == window), None)
         try:
-            if sealed is not None and (damage := seal.difference(sealed, seal_of_file(path))):
+            data = read_bounded(path, MAX_LINES_BYTES)
+            if sealed is not None and (damage := seal.damage(sealed, data)):
                 raise UnreadableFileError(path, damage)
-            # A buffer ahead is filled by Arrow's own threads. One that still holds a Python file when the
-            # interpreter ends aborts the process: https://github.com/apache/arrow/issues/34314.
-            with open_regular(path) as file, pq.ParquetFile(file, pre_buffer=False) as table:
-                return table.read(wanted, use_threads=False).select(wanted)
+            table = TimelineColumns(data, columns)
+            return table.decoded() if as_table or sealed is None else table
         except FileNotFoundError:
-            raise RunDirectoryError(
-                f"{path} is missing: delete {self.path / layout.DERIVED} and run `perfscope report` again"
-            ) from None
+            reason = "is missing"
         except (OSError, KeyError, pa.ArrowException, UnreadableFileError) as error:
-            reason = error.reason if isinstance(error, UnreadableFileError) else reason_of(error)
-            raise RunDirectoryError(
-                f"{path} cannot be read ({reason}): delete {self.path / layout.DERIVED} "
-                "and run `perfscope report` again"
-            ) from None
+            why = error.reason if isinstance(error, UnreadableFileError) else reason_of(error)
+            reason = f"cannot be read ({why})"
+        folder = self.path / layout.DERIVED
+        raise RunDirectoryError(f"{path} {reason}: delete {folder} and run `perfscope report` again")
 
     def rank_folder(self, rank: int) -> Path:
         """Where the rank's files are: those of the attempt that is shown."""

@@ -187,6 +187,9 @@ class EmulatedRun:
             {name: pa.array(columns.get(name, nothing), STEPS.field(name).type) for name in STEPS.names}
         )
 
+    def timeline_columns(self, rank: int, window: int, columns: Sequence[str]) -> pa.Table:
+        return self.timeline(rank, window, columns)
+
     def timeline(self, rank: int, window: int, columns: Sequence[str] | None = None) -> pa.Table:
         rows = [row for row in self.played[rank].rows if row["window"] == window]
         rows.sort(key=lambda row: float(row["start"]))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -80,8 +81,11 @@ class Format(Protocol):
         """
         return [self.rank_by_name(path)]
 
-    def store(self, path: Path, rank: TraceRank, folder: Path, window: int) -> Path:
+    def store(self, path: Path, rank: TraceRank, folder: Path, window: int, *, for_now: bool = False) -> Path:
         """Put the trace of one rank into its `folder` of windows under the window's number; return where.
+
+        Args:
+            for_now: the folder is removed once it has been read: a file stored whole may be a link.
 
         Raises:
             OSError: it cannot be written.
@@ -90,6 +94,10 @@ class Format(Protocol):
         with path.open("rb") as file:
             packed = ".gz" if file.read(2) == GZIP_MAGIC else ""
         target = folder / f"{window}{self.suffix_of(path)}{packed}"
+        if for_now:
+            with suppress(OSError):  # on another file system, or of another user
+                target.hardlink_to(path.resolve())
+                return target
         shutil.copyfile(path, target)
         return target
 

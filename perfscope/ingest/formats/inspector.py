@@ -42,9 +42,9 @@ class Inspector(Format):
         source = f"communicator {communicator.name}"
         return [TraceRank(rank, source, process=rank if several else None) for rank in communicator.ranks]
 
-    def store(self, path: Path, rank: TraceRank, folder: Path, window: int) -> Path:
+    def store(self, path: Path, rank: TraceRank, folder: Path, window: int, *, for_now: bool = False) -> Path:
         if rank.process is None:
-            return super().store(path, rank, folder, window)
+            return super().store(path, rank, folder, window, for_now=for_now)
         from perfscope.ingest.formats.inspector_records import copy_rank
 
         target = folder / f"{window}{layout.INSPECTOR}"

@@ -62,7 +62,7 @@ class Nsys(Format):
             for process in processes
         ]
 
-    def store(self, path: Path, rank: TraceRank, folder: Path, window: int) -> Path:
+    def store(self, path: Path, rank: TraceRank, folder: Path, window: int, *, for_now: bool = False) -> Path:
         from perfscope.ingest.formats.nsys_copy import copy_process
 
         target = folder / f"{window}{self.suffixes[0]}"

@@ -9,7 +9,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfscope.analysis.spans import whole_numbers, words
+from perfscope.analysis.spans import SpanTable, whole_numbers, words
 
 numbers = st.lists(st.lists(st.none() | st.integers(-(2**31), 2**31 - 1), max_size=20), max_size=3)
 kinds = st.sampled_from([pa.int8(), pa.int16(), pa.int32(), pa.int64()])
@@ -32,6 +32,15 @@ def test_words_with_nulls(chunks: list[list[str | None]], are_coded: bool) -> No
     column = pa.chunked_array([pa.array(chunk, pa.string()) for chunk in chunks], pa.string())
     codes, found = words(pa.table({"a": column.dictionary_encode() if are_coded else column}), "a")
     assert [found[code] if code >= 0 else None for code in codes.tolist()] == column.to_pylist()
+
+
+def test_columns_that_were_forgotten_are_read_again() -> None:
+    table = SpanTable(pa.table({"a": [1, None], "b": ["x", "y"], "none": pa.nulls(2, pa.int64())}))
+    numbers, (codes, _) = whole_numbers(table, "a"), words(table, "b")
+    assert whole_numbers(table, "a") is numbers and whole_numbers(table, "none").tolist() == [-1, -1]
+    table.forget({"a"})
+    assert whole_numbers(table, "a") is not numbers and whole_numbers(table, "a").tolist() == [1, -1]
+    assert words(table, "b")[0] is codes
 
 
 def test_reading_columns_does_not_load_pyarrow_compute() -> None:

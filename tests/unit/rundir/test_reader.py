@@ -265,9 +265,20 @@ def test_a_timeline_is_read_by_the_thread_that_asks(
     def watched(path: Path) -> FileIO:
         return Watched(path, "rb")
 
-    monkeypatch.setattr("perfscope.rundir.reader.open_regular", watched)
+    monkeypatch.setattr("perfscope.rundir.opening.open_regular", watched)
     assert run.read().timeline(0, 0).num_rows == 1
     assert readers == {threading.current_thread()}
+
+
+def test_columns_that_are_decoded_one_by_one_are_those_of_the_table(run: SyntheticRun) -> None:
+    run.window(0, [span(0, 10, "compute"), span(20, 5, "comm")], [(0, 0, 100)])
+    reader = run.read()
+    table = reader.timeline(0, 0)
+    columns = reader.timeline_columns(0, 0, table.column_names)
+    assert columns.num_rows == 2
+    assert all(columns.column(name).equals(table.column(name)) for name in table.column_names)
+    with pytest.raises(RunDirectoryError, match="no_such"):
+        reader.timeline_columns(0, 0, ["start_ns", "no_such"])
 
 
 def test_a_damaged_timeline_says_so(run: SyntheticRun) -> None:

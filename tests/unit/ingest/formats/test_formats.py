@@ -7,6 +7,7 @@ import json
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -76,6 +77,20 @@ def test_names_of_traces() -> None:
     assert not is_trace_name("t.json.zip") and not is_trace_name("model.pb")
     assert trace_stem("run.pt.trace.json.gz") == "run"
     assert trace_stem("host.xplane.pb") == "host"
+
+
+def test_a_trace_that_is_stored_for_now_is_a_link_where_that_is_possible(tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    path.write_text("[]")
+    trace_format, (rank,) = format_of_file(path), format_of_file(path).ranks(path)
+    kept = trace_format.store(path, rank, tmp_path, 0)
+    linked = trace_format.store(path, rank, tmp_path, 1, for_now=True)
+    assert linked.samefile(path) and not kept.samefile(path)
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as elsewhere:  # another file system
+        copied = trace_format.store(path, rank, Path(elsewhere), 0, for_now=True)
+        assert copied.read_bytes() == kept.read_bytes() == b"[]" and not copied.samefile(path)
+    (tmp_path / "named.json").symlink_to(path)
+    assert not trace_format.store(tmp_path / "named.json", rank, tmp_path, 2, for_now=True).is_symlink()
 
 
 def test_profiles_of_several_tensorflow_workers_become_a_run(tmp_path: Path) -> None:
