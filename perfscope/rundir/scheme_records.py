@@ -129,6 +129,7 @@ class SchemeRecord(WholeLists, frozen=True):
     dropout: Figure | None = None
     accumulate: Count | None = None
     activation_checkpointing: bool = False
+    compile: str | None = None
     target: str | None = None
     price_per_hour: Figure | None = None
     equals_serial: bool = False
@@ -163,6 +164,7 @@ class SchemeRecord(WholeLists, frozen=True):
             *((name, getattr(self, name)) for name in ("target", "evaluate_every")),
             ("accumulate", self.accumulate if self.accumulate != 1 else None),
             ("activation_checkpointing", self.activation_checkpointing or None),
+            ("compile", self.compile if self.compile != "none" else None),
             ("held_out", self.held_out if self.held_out != _HELD_OUT else None),
             *self.task,
         )

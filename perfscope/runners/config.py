@@ -21,10 +21,13 @@ LrRule = Literal["none", "linear", "sqrt"]
 Binding = Literal["numa", "core", "none"]
 Backend = Literal["auto", "gloo", "nccl", "mpi"]
 OptimizerName = Literal["sgd", "nesterov", "adamw", "lars", "lamb"]
+CompileMode = Literal["none", "default", "reduce-overhead", "max-autotune", "aot_eager"]
 PipelineName = Literal["gpipe", "1f1b", "interleaved", "zero-bubble"]
 Schedule = Literal["constant", "linear", "cosine", "step"]
 DTYPES, DEVICES, LR_RULES, BINDINGS, BACKENDS = map(get_args, (Dtype, Device, LrRule, Binding, Backend))
-OPTIMIZERS, SCHEDULES, PIPELINES = map(get_args, (OptimizerName, Schedule, PipelineName))
+OPTIMIZERS, SCHEDULES, PIPELINES, COMPILE_MODES = map(
+    get_args, (OptimizerName, Schedule, PipelineName, CompileMode)
+)
 # Of optimizers with a scale of their own, without --lr; models state theirs for plain SGD.
 LEARNING_RATES = {"adamw": 1e-3, "lars": 10.0, "lamb": 0.01}
 LAYERWISE = ("lars", "lamb")  # need the norms of whole layers
@@ -109,6 +112,7 @@ class BenchConfig:
             float32, and torch.autocast chooses the operators that compute in 16 bits.
         accumulate: micro-batches that each rank's samples of a step are divided into.
         activation_checkpointing: blocks keep their inputs only; the rest is computed again when needed.
+        compile: mode of torch.compile, the backend aot_eager, or none; see schemes.compilation.
         seed: of weights, samples and whatever a scheme draws.
         data: "synthetic", or the path of a folder or .npz.
         label_noise: share of synthetic targets that are drawn uniformly from all classes; None = 0, of tokens
@@ -153,6 +157,7 @@ class BenchConfig:
     dtype: Dtype = "float32"
     accumulate: Count = 1
     activation_checkpointing: bool = False
+    compile: CompileMode = "none"
     seed: Annotated[int, Meta(ge=0, le=(1 << 63) - 1)] = 0
     data: str = "synthetic"
     label_noise: Part | None = None

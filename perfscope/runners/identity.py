@@ -22,7 +22,7 @@ from perfscope.volumes import backend_factor, edges_from
 _AS_ASKED = (
     *("momentum", "seed", "steps", "period", "held_out", "moving_rate", "dropout"),
     *("target", "evaluate_every", "noise_every", "price_per_hour"),
-    *("accumulate", "activation_checkpointing"),
+    *("accumulate", "activation_checkpointing", "compile"),
 )
 _MAX_LISTED, _MAX_CALLS = 4096, 1 << 16  # groups and ranks, and calls of them; run.json is read whole
 

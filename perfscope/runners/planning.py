@@ -13,6 +13,7 @@ from perfscope.runners.job import Job
 from perfscope.runners.models.registry import build_model, find_model
 from perfscope.runners.models.shapes import ModelShape, describe
 from perfscope.runners.schemes.base import Scheme
+from perfscope.runners.schemes.compilation import check_compiler
 from perfscope.runners.schemes.registry import find_scheme
 
 
@@ -56,6 +57,7 @@ def plan(config: BenchConfig, *, writes: bool = True) -> Job:
     scheme.check_modifiers(config)
     scheme.check_update(config)
     scheme.check_passes(config)
+    check_compiler(config)
     _check_accumulation(config, max(scheme.num_parts(mesh), 1))
     check_data(config)
     if writes and config.save_weights is not None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from perfscope import phase
 from perfscope.rundir.served_layers import decoded
 from perfscope.runners.comm import Call, ServedCall, counted
 from perfscope.runners.data.loader import LoadedFeed
@@ -20,7 +21,8 @@ from perfscope.runners.data.seeds import mixed_seed
 from perfscope.runners.job import Job
 from perfscope.runners.learning.pauses import Pauses
 from perfscope.runners.models.registry import build_model
-from perfscope.runners.schemes.base import Batch, LoopReporter, Scheme
+from perfscope.runners.schemes.base import Batch, Feed, LoopReporter, Scheme
+from perfscope.runners.schemes.compilation import compile_ahead
 from perfscope.runners.schemes.local import loss_of
 from perfscope.runners.schemes.recomputation import checkpoint_activations
 from perfscope.runners.schemes.registry import find_scheme
@@ -116,6 +118,7 @@ def train(job: Job, world: World) -> TrainingOutcome:
     if config.activation_checkpointing:
         checkpoint_activations(model)
     scheme.build(model)
+    compiled_ns = _compiled_ahead(scheme, feed) if config.compile != "none" else None
     pauses = Pauses(scheme, template, feed, world)
     torch.manual_seed(_draws_of(scheme))
     world.peers.barrier()
@@ -137,11 +140,22 @@ def train(job: Job, world: World) -> TrainingOutcome:
         step_ends_ns=notes.ends_ns,
         served=served,
         interfaces=interfaces,
-        details={**scheme.details(), **scheme.passes.details()},
+        details={**scheme.details(), **scheme.passes.details(), **_compile_details(compiled_ns)},
         state=state,
         held_out_loss=loss,
         learning=pauses.as_json(),
     )
+
+
+def _compiled_ahead(scheme: Scheme, feed: Feed) -> int:
+    """Compiles what the rank trains, in a phase of that name; nanoseconds."""
+    batch = feed.batch(0, *scheme.data_part)
+    with phase("compile"):
+        return compile_ahead(scheme.model, scheme.config, scheme.world.device, lambda: scheme.rehearse(batch))
+
+
+def _compile_details(compiled_ns: int | None) -> dict[str, float]:
+    return {} if compiled_ns is None else {"compile_s": round(compiled_ns / 1e9, 3)}
 
 
 def _draws_of(scheme: Scheme) -> int:

@@ -14,6 +14,7 @@ from perfscope.errors import PerfscopeError, UsageError
 from perfscope.runners.config import (
     BACKENDS,
     BINDINGS,
+    COMPILE_MODES,
     DEVICES,
     DTYPES,
     LR_RULES,
@@ -92,6 +93,11 @@ _TRAINING = (
         "Keep the inputs of blocks only; compute the rest again in the backward pass.",
         is_flag=True,
         default=None,
+    ),
+    _option(
+        "compile",
+        "torch.compile each block before the steps; aot_eager generates no code.  [default: none]",
+        type=click.Choice(COMPILE_MODES),
     ),
     _option("seed", "Of weights and samples.  [default: 0]", type=int, metavar="N"),
     _option("data", "`synthetic`, a folder of images by class, or an .npz file.", metavar="WHERE"),

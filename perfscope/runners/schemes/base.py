@@ -46,10 +46,14 @@ DIVIDED_MODEL = {
     "accumulate": "what its ranks exchange inside a step is planned for whole batches; leave it out",
     "activation_checkpointing": "what is computed again would be exchanged again; leave it out",
     "mixed": "its ranks exchange activations, which are of the weights' type; use float32 or float64",
+    "compile": "its ranks exchange inside of what would be compiled; use serial, dp.* or --mesh",
 }
 NO_SKIP = {
     "float16": "all ranks must skip a step whose gradient is not finite, and none can tell before "
     "the update; use bfloat16"
+}
+OWN_LOOP = {
+    "compile": "its workers exchange what they train on in a loop of their own; use serial, dp.* or --mesh"
 }
 NO_WHOLE_GRADIENT = {"clip_norm": "no rank has the whole gradient"}
 
@@ -134,7 +138,8 @@ class Scheme(ABC):
         one_host: ranks must share one host's memory.
         whole_layers: a rank knows the norms of whole layers.
         cuts_layers: layers are divided, for which the scheme must know each kind of layer.
-        refused_passes: "accumulate", "activation_checkpointing", "mixed" (precision), "float16" -> why not.
+        refused_passes: "accumulate", "activation_checkpointing", "compile", "mixed" (precision), "float16" ->
+            why not.
         refused_updates: settings of the update that the scheme cannot apply (UPDATE_SETTINGS) -> the reason.
     """
 
@@ -217,6 +222,7 @@ class Scheme(ABC):
         asked = {
             "accumulate": (config.accumulate > 1, f"--accumulate {config.accumulate}"),
             "activation_checkpointing": (config.activation_checkpointing, "--activation-checkpointing"),
+            "compile": (config.compile != "none", f"--compile {config.compile}"),
             "mixed": (config.is_mixed, f"--dtype {config.dtype}"),
             "float16": (config.dtype == "float16", "--dtype float16"),
         }
@@ -288,6 +294,10 @@ class Scheme(ABC):
     @abstractmethod
     def step(self, batch: Batch) -> torch.Tensor | None:
         """One update. Returns the mean loss of the batch (a detached scalar), None where it is not known."""
+
+    def rehearse(self, batch: Batch) -> None:
+        """A forward and a backward pass without an update: for what happens in the first ones only."""
+        self.passes.rehearse(self.model, batch)
 
     def run(self, feed: Feed, steps: int, note: LoopReporter) -> None:
         """The loop. Schemes whose ranks have roles (a server) or share no step override it."""

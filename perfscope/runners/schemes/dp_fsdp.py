@@ -13,6 +13,7 @@ from torch.distributed.tensor import DTensor
 from perfscope.runners.composed.shards import shard_blocks, shard_calls
 from perfscope.runners.job import Job
 from perfscope.runners.schemes.base import NO_SKIP, NO_WHOLE_GRADIENT, Axes, Batch, Scheme
+from perfscope.runners.schemes.compilation import require_blocks
 from perfscope.runners.schemes.dp_ddp import require_torch_group
 from perfscope.runners.schemes.layer_rules import layers_of, norm_traffic
 from perfscope.runners.schemes.update_rules import make_optimizer
@@ -33,6 +34,11 @@ class _Sharded(Scheme):
         "activation_checkpointing": "it gathers weights again where they are used; leave it out",
     }
     shard_axis: ClassVar[str] = Axis.FSDP
+
+    @classmethod
+    def check(cls, job: Job) -> None:
+        """See Scheme."""
+        require_blocks(cls.name, job, "weights are gathered between its layers")
 
     def build(self, model: nn.Sequential) -> None:
         """See Scheme. Every top-level child with parameters is an FSDP unit; tied weights are the root's."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import ClassVar
 
 import torch
 from torch import nn
@@ -164,7 +165,10 @@ class ForwardOverlap(PerLayer):
         ("optimizer", "weight_decay", "clip_norm"), "it updates layer by layer, with SGD of its own"
     )
 
-    refused_passes = NO_SKIP
+    refused_passes: ClassVar[Mapping[str, str]] = {
+        **NO_SKIP,
+        "compile": "weights change between the layers of a pass, which are compiled as one; use dp.perlayer",
+    }
 
     _optimizer: LayerwiseSGD
 

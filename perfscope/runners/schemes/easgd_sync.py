@@ -12,7 +12,7 @@ from torch import nn
 from perfscope.runners import comm
 from perfscope.runners.job import Job
 from perfscope.runners.mesh import WORLD
-from perfscope.runners.schemes.base import NO_SKIP, OWN_RULE, Axes, Batch, Scheme
+from perfscope.runners.schemes.base import NO_SKIP, OWN_LOOP, OWN_RULE, Axes, Batch, Scheme
 from perfscope.runners.schemes.easgd_rules import (
     ElasticCenter,
     ElasticWorker,
@@ -141,7 +141,7 @@ class _EasgdTogether(Scheme):
 
     source = _SOURCE
     axes = _TREE_AXES
-    refused_passes = NO_SKIP
+    refused_passes: ClassVar[Mapping[str, str]] = {**NO_SKIP, **OWN_LOOP}
     refused_updates = OWN_RULE
     equals_serial = False
     criterion = _CRITERION

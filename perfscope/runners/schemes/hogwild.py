@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -12,7 +12,7 @@ from torch import nn
 from perfscope.runners.config import BenchError
 from perfscope.runners.job import Job
 from perfscope.runners.mesh import WORLD
-from perfscope.runners.schemes.base import CONSTANT_RULE, NO_SKIP, OWN_RULE, Axes, Batch, Scheme
+from perfscope.runners.schemes.base import CONSTANT_RULE, NO_SKIP, OWN_LOOP, OWN_RULE, Axes, Batch, Scheme
 from perfscope.runners.schemes.easgd_rules import ElasticWorker, require_every_step, settle_moving_rate
 from perfscope.runners.schemes.local import scaled_learning_rate
 from perfscope.runners.schemes.server_base import RemoteUpdate, require_no_momentum
@@ -41,7 +41,7 @@ class _Unlocked(Scheme):
         StatePlacement.SHARED_MEMORY,
         "shared memory",
     )
-    refused_passes = NO_SKIP
+    refused_passes: ClassVar[Mapping[str, str]] = {**NO_SKIP, **OWN_LOOP}
     backends = ("gloo", "mpi")
     equals_serial = False
     deterministic = False

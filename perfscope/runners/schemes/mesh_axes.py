@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import nn
@@ -27,6 +27,7 @@ from perfscope.runners.model_parallel.operators import gather_parts
 from perfscope.runners.models.registry import find_model
 from perfscope.runners.models.transformer import DotProductAttention
 from perfscope.runners.schemes.base import DIVIDED_MODEL, NO_WHOLE_GRADIENT, Axes, Batch, Scheme
+from perfscope.runners.schemes.compilation import require_blocks
 from perfscope.runners.schemes.cp_gather import GatheredAttention, require_attention
 from perfscope.runners.schemes.dp_ddp import require_torch_group
 from perfscope.runners.schemes.local import loss_of
@@ -140,7 +141,11 @@ class MeshParallel(Scheme):
     )
     splits = (Axis.DP, Axis.FSDP, Axis.TP, Axis.SP, Axis.PP, Axis.CP, Axis.EP)
     refused_updates = NO_WHOLE_GRADIENT
-    refused_passes = DIVIDED_MODEL
+    refused_passes: ClassVar[Mapping[str, str]] = {
+        name: reason
+        for name, reason in DIVIDED_MODEL.items()
+        if name != "compile"  # along some axes
+    }
     whole_layers = False
 
     @classmethod
@@ -159,6 +164,7 @@ class MeshParallel(Scheme):
         cls._check_sequence(job)
         cls._check_layers(job)
         cls._check_experts(job)
+        cls._check_compile(job)
         if job.mesh.size(Axis.PP) > 1:
             _pipeline(job).check(job)
 
@@ -208,6 +214,20 @@ class MeshParallel(Scheme):
         require_divisible(
             cls.name, parts, [(layer.path, layer.num_experts, "experts") for layer in experts], Axis.EP
         )
+
+    @classmethod
+    def _check_compile(cls, job: Job) -> None:
+        if job.config.compile == "none":
+            return
+        axes = [axis for axis in (Axis.TP, Axis.SP, Axis.CP, Axis.EP) if job.mesh.size(axis) > 1]
+        if axes:
+            names = " and ".join(axes)
+            raise BenchError(
+                f"{cls.name} cannot take --compile {job.config.compile} along {names}: "
+                f"{DIVIDED_MODEL['compile']} of dp, fsdp and pp"
+            )
+        if job.mesh.size(Axis.FSDP) > 1 or job.mesh.size(Axis.PP) > 1:
+            require_blocks(cls.name, job, "fsdp and pp divide it into its layers")
 
     @classmethod
     def layout(cls, job: Job) -> Mapping[str, Any]:
@@ -265,15 +285,22 @@ class MeshParallel(Scheme):
     def step(self, batch: Batch) -> torch.Tensor | None:
         """See Scheme."""
         self.optimizer.zero_grad(set_to_none=True)
-        blocks = batch
-        if self._tokens is not None:
-            blocks = Batch(batch.inputs[:, self._tokens], batch.targets[:, self._tokens])
-        loss = self._run_pipeline(blocks) if self._schedule is not None else self._run_model(blocks)
+        loss = self._run(batch)
         settle_gradients(self._params)
         for average in self._averages:
             average.apply()
         self.optimizer.step()
         return loss
+
+    def rehearse(self, batch: Batch) -> None:
+        """See Scheme."""
+        self._run(batch)
+
+    def _run(self, batch: Batch) -> torch.Tensor | None:
+        blocks = batch
+        if self._tokens is not None:
+            blocks = Batch(batch.inputs[:, self._tokens], batch.targets[:, self._tokens])
+        return self._run_pipeline(blocks) if self._schedule is not None else self._run_model(blocks)
 
     def _open_averages(self, names_of_experts: frozenset[str]) -> list[_Average]:
         """Of the gradients of experts, and of all others."""

@@ -58,6 +58,14 @@ class Passes:
             losses.append(loss.detach())
         return losses[0] if self._parts == 1 else torch.stack(losses).mean()
 
+    def rehearse(self, model: nn.Module, batch: Any) -> None:
+        """The passes of one micro-batch, without a loss scale; hooks take it as one with others to follow."""
+        self.last = False
+        part = type(batch)(batch.inputs.chunk(self._parts)[0], batch.targets.chunk(self._parts)[0])
+        with torch.autocast(self._device, self._reduced, enabled=self._reduced is not None):
+            loss = loss_of(model, part)
+        loss.backward()
+
     def update(self, optimizer: torch.optim.Optimizer) -> None:
         """One step of the optimizer; none where a gradient in float16 is not finite."""
         if self._scaler is None:

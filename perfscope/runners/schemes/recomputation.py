@@ -5,6 +5,7 @@ Chen et al. 2016 (arXiv 1604.06174), by torch.utils.checkpoint.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from functools import partial
 from math import isqrt
 from typing import Any
@@ -26,7 +27,7 @@ def checkpoint_activations(model: nn.Module) -> None:
     """
     blocks = blocks_of(model)
     for block in blocks:
-        block.forward = partial(checkpoint, block.forward, use_reentrant=False)
+        block.forward = partial(_recomputed, block.forward)
     if not blocks:
         layers = list(model.children())
         length = max(1, isqrt(len(layers)))
@@ -36,11 +37,16 @@ def checkpoint_activations(model: nn.Module) -> None:
 
 def _through_segments(segments: list[list[nn.Module]], x: torch.Tensor) -> Any:
     for segment in segments:
-        x = checkpoint(_through, segment, x, use_reentrant=False)
+        x = checkpoint(through, segment, x, use_reentrant=False)
     return x
 
 
-def _through(layers: list[nn.Module], x: torch.Tensor) -> torch.Tensor:
+def _recomputed(forward: Callable[..., Any], x: torch.Tensor) -> Any:
+    return checkpoint(forward, x, use_reentrant=False)
+
+
+def through(layers: Iterable[nn.Module], x: torch.Tensor) -> torch.Tensor:
+    """The output of layers, one behind the other."""
     for layer in layers:
         x = layer(x)
     return x

@@ -13,7 +13,16 @@ from torch import nn
 from perfscope.runners.config import BenchConfig, BenchError
 from perfscope.runners.job import Job
 from perfscope.runners.mesh import WORLD, Mesh
-from perfscope.runners.schemes.base import CONSTANT_RULE, NO_SKIP, Axes, Batch, Feed, LoopReporter, Scheme
+from perfscope.runners.schemes.base import (
+    CONSTANT_RULE,
+    NO_SKIP,
+    OWN_LOOP,
+    Axes,
+    Batch,
+    Feed,
+    LoopReporter,
+    Scheme,
+)
 from perfscope.runners.schemes.local import scaled_learning_rate
 from perfscope.runners.schemes.server_packed import PackedModel, buffers_of
 from perfscope.runners.traffic import Traffic
@@ -95,7 +104,7 @@ class ServerScheme(Scheme):
     splits = (Axis.DP,)
     backends: ClassVar[tuple[str, ...]] = ("gloo", "mpi")
     refused_updates: ClassVar[Mapping[str, str]] = CONSTANT_RULE
-    refused_passes: ClassVar[Mapping[str, str]] = NO_SKIP
+    refused_passes: ClassVar[Mapping[str, str]] = {**NO_SKIP, **OWN_LOOP}
     equals_serial = False
     deterministic = False
     volume = (
