@@ -169,6 +169,8 @@ def why_no_window(source: RunSource, ranks: Sequence[RankResult]) -> NoWindow:
         return NoWindow(cause=Cause.NO_DEVICE_EVENTS, ends_early=ends_early)
     if any(summary.steps_cut and not summary.steps for summary in source.summaries()):
         return NoWindow(cause=Cause.FILE_ENDS_EARLY, ends_early=True)
+    if any(summary.execution is not None for summary in source.summaries()):
+        return NoWindow(cause=Cause.STRUCTURE_ONLY)
     if source.summaries():
         return NoWindow(cause=Cause.NO_USABLE_WINDOW)
     if any(source.windows(rank) for rank in source.ranks):

@@ -15,6 +15,7 @@ from perfscope.analysis.clocks.fit import ClockFit
 from perfscope.analysis.counter_results import LayerCounters, StepCounters
 from perfscope.analysis.critical.results import CriticalPath
 from perfscope.analysis.efficiency.results import Efficiency
+from perfscope.analysis.execution import ExecutionStructure
 from perfscope.analysis.experts.results import Experts
 from perfscope.analysis.fault_results import RankFaults
 from perfscope.analysis.hangs import Hang
@@ -462,6 +463,7 @@ class RunAnalysis(Struct, frozen=True, kw_only=True):
     counters: StepCounters | None = None  # None: no rank read any
     progress: tuple[GroupProgress, ...] = ()  # of process groups, from dumps of a flight recorder
     communicators: tuple[CommunicatorCalls, ...] = ()  # from records of NCCL Inspector, of all steps
+    execution: ExecutionStructure | None = None  # None: no execution trace of PyTorch
     workload: Workload = Workload.TRAINING  # what the program does
     arrivals: tuple[Arrivals, ...] = ()  # every matched call of every rank
     layer_times: Mapping[str, LayerTimes] = {}  # by layer

@@ -29,6 +29,7 @@ from perfscope.analysis.communication_of_run import (
 )
 from perfscope.analysis.counter_results import StepCounters
 from perfscope.analysis.diagnosis import Why, analyze_why
+from perfscope.analysis.execution import execution_of
 from perfscope.analysis.experts.analyze import analyze_experts
 from perfscope.analysis.experts.results import Experts
 from perfscope.analysis.fault_results import RankFaults
@@ -246,8 +247,8 @@ def _windows(source: RunSource) -> dict[int, list[WindowFacts]]:
     """By rank."""
     windows: dict[int, list[WindowFacts]] = defaultdict(list)
     for summary in source.summaries():
-        if summary.flight is not None or summary.inspector is not None:
-            continue  # when calls were made; nothing of steps and of how long anything took
+        if summary.has_no_steps:
+            continue
         facts = window_facts(summary)
         windows[facts.rank].append(facts)
     return windows
@@ -368,6 +369,7 @@ def _analysis(source: RunSource, figures: _Figures) -> RunAnalysis:
         counters=figures.counters,
         progress=progress_of(source),
         communicators=communicators_of(source),
+        execution=execution_of(source),
         arrivals=tuple(_arrivals(calls) for calls in comm.matches),
         layer_times=ranks.traces.layers.times(figures.layers),
         framework=framework_of(records),

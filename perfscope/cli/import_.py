@@ -100,6 +100,11 @@ def command(
         process = "" if trace.process is None else f", process {trace.process},"
         source = _source(trace.rank_source)
         click.echo(f"perfscope: {trace.path}{process} is rank {trace.rank} (from {source})", err=True)
+    for beside in result.companions:
+        source = _source(beside.rank_source)
+        click.echo(
+            f"perfscope: {beside.path} is the execution trace of rank {beside.rank} (from {source})", err=True
+        )
     print_damage(result)
     click.echo(json.dumps(_document(result), indent=1) if as_json else _text(result))
     if not as_json:

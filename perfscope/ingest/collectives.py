@@ -141,7 +141,7 @@ def from_args(name: str, args: Args) -> Collective:
     if name.startswith(layout.MARK_GROUP):
         return _from_mark(name[len(layout.MARK_GROUP) :])
     recorded_name = _text(args.collective)
-    dtype = _dtype(_text(args.dtype))
+    dtype = plain_dtype(_text(args.dtype))
     size = _SIZES.get(dtype or "")
     elements_in, elements_out = _int(args.in_elements), _int(args.out_elements)
     collective = Collective(
@@ -232,7 +232,7 @@ def _sized_by_shapes(name: str, collective: Collective, args: Args) -> Collectiv
         return collective
     tensors = []
     for shape, kind in zip(dims, types, strict=False):
-        dtype = _dtype(kind) if isinstance(kind, str) else None
+        dtype = plain_dtype(kind) if isinstance(kind, str) else None
         if dtype is not None and _is_shape(shape):
             tensors.append((prod(shape) * _SIZES[dtype], dtype))
     if not tensors:
@@ -274,7 +274,8 @@ def _is_shape(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(extent, int) for extent in value)
 
 
-def _dtype(text: str | None) -> str | None:
+def plain_dtype(text: str | None) -> str | None:
+    """A data type by its usual name: `c10::Half` -> `float16`; None where it is not known."""
     return _DTYPES.get(text.strip().lower()) if text else None
 
 

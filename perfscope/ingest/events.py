@@ -20,6 +20,7 @@ class Args(Struct, gc=False, frozen=True):
     """The `args` of an event. -1 stands for an absent number, empty bytes for absent text."""
 
     # In the order in which Kineto writes them: msgspec then finds each field at the first try.
+    record_function: Raw = field(default=_ABSENT, name="Record function id")
     sequence: int = field(default=-1, name="Sequence number")
     forward_thread: int = field(default=-1, name="Fwd thread id")
     concrete: Raw = field(default=_ABSENT, name="Concrete Inputs")

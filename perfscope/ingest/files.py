@@ -26,6 +26,7 @@ class WindowFile(Struct, frozen=True):
         suffix: how its name ends, one of layout.TRACE_FORMATS or layout.CALLS.
         calls: the calls that the probe timed itself, beside the trace or (the same as `source`) alone.
         counters: of the training thread, per layer.
+        execution: PyTorch's execution trace, beside the trace or (the same as `source`) alone.
     """
 
     run_dir: Path
@@ -35,6 +36,7 @@ class WindowFile(Struct, frozen=True):
     suffix: str = layout.KINETO
     calls: Path | None = None
     counters: Path | None = None
+    execution: Path | None = None
 
     @property
     def table(self) -> Path:
@@ -66,7 +68,7 @@ def window_files(run_dir: Path) -> Iterator[WindowFile]:
             suffix = next((suffix_ for suffix_ in _SUFFIXES if suffix_ in files), None)
             if suffix is None:
                 continue  # counters whose trace is gone: what was traced is known of no step
-            beside = (files.get(layout.CALLS), files.get(layout.COUNTERS))
+            beside = [files.get(each) for each in (layout.CALLS, layout.COUNTERS, layout.EXECUTION)]
             yield WindowFile(run_dir, files[suffix], rank, window, suffix, *beside)
 
 
@@ -82,12 +84,11 @@ def source_of(file: WindowFile) -> dict[str, Any]:
         "size": stat.st_size,
         "mtime_ns": stat.st_mtime_ns,
     }
-    if file.calls is not None and file.calls != file.source:
-        beside = file.calls.stat()
-        source["calls"] = {"size": beside.st_size, "mtime_ns": beside.st_mtime_ns}
-    if file.counters is not None:
-        beside = file.counters.stat()
-        source["counters"] = {"size": beside.st_size, "mtime_ns": beside.st_mtime_ns}
+    beside = {"calls": file.calls, "counters": file.counters, "execution": file.execution}
+    for name, path in beside.items():
+        if path is not None and path != file.source:
+            stat = path.stat()
+            source[name] = {"size": stat.st_size, "mtime_ns": stat.st_mtime_ns}
     return source
 
 

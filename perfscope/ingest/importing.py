@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from perfscope import __version__
 from perfscope.errors import RunDirectoryError, TraceError
-from perfscope.ingest.formats.format import Format, TraceRank
+from perfscope.ingest.companions import Companion, TracePart, pair_executions, store_beside
 from perfscope.ingest.formats.registry import format_of_file, is_trace_name, trace_patterns, trace_stem
 from perfscope.ingest.run import Progress, ingest_run
 from perfscope.ingest.summary import IngestSummary
@@ -52,6 +52,7 @@ class ImportResult:
     traces: tuple[ImportedTrace, ...]  # those that became part of the run
     summaries: tuple[IngestSummary, ...]  # one per trace, same order
     rejected: tuple[tuple[Path, str], ...]  # files of no use, and why
+    companions: tuple[Companion, ...] = ()  # execution traces beside others
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,10 +102,15 @@ def import_traces(
     parts = _parts(files, rejected)
     if not parts:
         raise TraceError(_no_use(rejected))
-    ranks = assign_ranks(parts)
+    windows, beside = pair_executions(parts, assign_ranks)
     name = facts.name or _name_of(paths[0], files)
     directory = create_run_dir(run_dir, name=name, force=force)
-    traces = _store_all(parts, ranks, directory, rejected, for_now=for_now)
+    traces = _store_all(windows, directory, rejected, for_now=for_now)
+    companions = [
+        store_beside(beside[trace.path], trace.rank, trace.window, directory)
+        for trace in traces
+        if trace.path in beside
+    ]
     manifest = _manifest(name, facts, traces)
     write_json(directory / layout.RUN_JSON, manifest)
     for trace in traces:
@@ -127,10 +133,20 @@ def import_traces(
     for trace, summary in zip(used, summaries, strict=True):
         write_json(_rank_dir(directory, trace.rank) / layout.RANK_JSON, _rank_json(trace, summary))
     manifest = _manifest(name, facts, used)
+    manifest["sources"] = [
+        *_sources(used),
+        *(_source(each.path, "execution", each.rank, each.rank_source, each.stored) for each in companions),
+    ]
     _describe(manifest, summaries, rejected)
     manifest |= {seal.SEALS: seal.SEALS_VERSION, INVENTORY: take_inventory(directory, is_still=True)}
     write_json(directory / layout.RUN_JSON, manifest)
-    return ImportResult(run_dir=directory, traces=tuple(used), summaries=summaries, rejected=tuple(rejected))
+    return ImportResult(
+        run_dir=directory,
+        traces=tuple(used),
+        summaries=summaries,
+        rejected=tuple(rejected),
+        companions=tuple(companions),
+    )
 
 
 # Which files, which ranks
@@ -161,15 +177,6 @@ def trace_files(paths: Iterable[Path]) -> list[Path]:
 def _natural(path: Path) -> list[tuple[int, int, str]]:
     parts = re.split(r"(\d+)", path.name)
     return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in parts]
-
-
-@dataclass(frozen=True, slots=True)
-class TracePart:
-    """One process of a file: what becomes a rank."""
-
-    path: Path
-    format: Format
-    claim: TraceRank
 
 
 def _parts(files: Sequence[Path], rejected: list[tuple[Path, str]]) -> list[TracePart]:
@@ -216,8 +223,7 @@ def assign_ranks(parts: Sequence[TracePart]) -> list[int]:
 
 
 def _store_all(
-    parts: Sequence[TracePart],
-    ranks: Sequence[int],
+    parts: Sequence[tuple[TracePart, int]],
     directory: Path,
     rejected: list[tuple[Path, str]],
     *,
@@ -226,7 +232,7 @@ def _store_all(
     """Copy or link every part into the run; those that cannot be read go to `rejected`."""
     traces = []
     windows: Counter[int] = Counter()  # of each rank so far
-    for part, rank in zip(parts, ranks, strict=True):
+    for part, rank in parts:
         window = windows[rank]
         folder = _rank_dir(directory, rank) / layout.WINDOWS
         try:
@@ -320,17 +326,24 @@ def _manifest(name: str, facts: RunFacts, traces: Sequence[ImportedTrace]) -> di
         "options": {"samples_per_step": facts.samples_per_step},
         "scheme": None,
         "world_size": None,
-        "sources": [
-            {
-                "path": trace.path.name,
-                "format": trace.format,
-                "rank": trace.rank,
-                "rank_source": trace.rank_source,
-                "stored": trace.stored,
-            }
-            for trace in traces
-        ],
+        "sources": _sources(traces),
         "rejected": [],
+    }
+
+
+def _sources(traces: Sequence[ImportedTrace]) -> list[dict[str, object]]:
+    return [
+        _source(trace.path, trace.format, trace.rank, trace.rank_source, trace.stored) for trace in traces
+    ]
+
+
+def _source(path: Path, kind: str, rank: int, rank_source: str, stored: str) -> dict[str, object]:
+    return {
+        "path": path.name,
+        "format": kind,
+        "rank": rank,
+        "rank_source": rank_source,
+        "stored": stored,
     }
 
 

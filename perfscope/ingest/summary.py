@@ -6,6 +6,7 @@ from typing import Any
 
 from msgspec import Struct, convert, to_builtins
 
+from perfscope.rundir.execution_records import ExecutionRecord
 from perfscope.rundir.flight_records import FlightDump
 from perfscope.rundir.inspector_records import InspectorRecord
 from perfscope.rundir.window_records import CountedLayers
@@ -67,6 +68,7 @@ class IngestSummary(Struct, frozen=True, kw_only=True):
     counters: CountedLayers | None = None  # None: none were read
     flight: FlightDump | None = None  # None: no dump of a flight recorder
     inspector: InspectorRecord | None = None  # None: no record of NCCL Inspector
+    execution: ExecutionRecord | None = None  # None: no execution trace of PyTorch
     table: dict[str, Any] | None = None  # seal of the timeline's file (rundir/seal.py); None: there is none
     ingest_version: int = INGEST_VERSION
 
@@ -91,4 +93,5 @@ def from_json(document: dict[str, Any]) -> IngestSummary:
     values["counters"] = convert(values.get("counters"), CountedLayers | None)
     values["flight"] = convert(values.get("flight"), FlightDump | None)
     values["inspector"] = convert(values.get("inspector"), InspectorRecord | None)
+    values["execution"] = convert(values.get("execution"), ExecutionRecord | None)
     return IngestSummary(**values)

@@ -128,6 +128,7 @@ _WHY = {
     Cause.NO_STEP_TIMED: "no step was timed",
     Cause.NO_STEP_MARKS: "the trace has no step marks (ProfilerStep): its figures cover the whole file "
     "as one",
+    Cause.STRUCTURE_ONLY: "the files state which operators ran, not when and for how long",
     Cause.NO_DEVICE_EVENTS: "the host used a device, but the trace has no event of it",
     Cause.FILE_ENDS_EARLY: "the file ends early and does not hold them whole",
     Cause.UNEVEN_STEPS: "{ranks:it_or_they} recorded {least:,} steps at least, others {most:,}: "

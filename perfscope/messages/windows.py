@@ -13,6 +13,7 @@ _REASONS = {
     Cause.TRACES_GONE: "windows were traced, but their trace files are not there any more",
     Cause.NOT_INGESTED: "the traced windows have not been read in; `perfscope report` does that",
     Cause.NO_USABLE_WINDOW: "no traced window can be used; each is named here with its reason",
+    Cause.STRUCTURE_ONLY: "the files state which operators ran, not when and for how long",
     Cause.NO_DEVICE_EVENTS: "the traces have no device events, although the host used a device",
     Cause.FILE_ENDS_EARLY: "the trace files end early and hold no step whole",
     Cause.NO_PROFILER: "no profiler looks into this program, and its traced steps made no call that "
@@ -30,6 +31,7 @@ _CURES = {
     Cause.TRACES_GONE: "Bring the trace files back, or run again.",
     Cause.NOT_INGESTED: "Run `perfscope report` on this run.",
     Cause.NO_USABLE_WINDOW: "See “Not collected”: it lists each window.",
+    Cause.STRUCTURE_ONLY: "Import the Kineto trace of the same steps together with the execution trace.",
     Cause.NO_DEVICE_EVENTS: "Record with the device among the profiler's activities.",
     Cause.FILE_ENDS_EARLY: "Record the trace again, or import the whole file.",
     Cause.NO_PROFILER: "Look into it with `perfscope run --stacks`, which samples its Python.",

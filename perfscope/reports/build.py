@@ -23,6 +23,7 @@ from perfscope.reports.sections.counters import counters_section
 from perfscope.reports.sections.critical_path import critical_path_section
 from perfscope.reports.sections.devices import device_section
 from perfscope.reports.sections.efficiency import efficiency_section
+from perfscope.reports.sections.execution import execution_section, execution_verdict
 from perfscope.reports.sections.experts import experts_section
 from perfscope.reports.sections.findings import LONGEST_SENTENCE, findings_section
 from perfscope.reports.sections.hangs import hang_notices, hangs_section, with_hang
@@ -88,6 +89,7 @@ def build_report(analysis: RunAnalysis, timeline: TimelineExtract | None) -> Rep
         experts_section(usual),
         communication_section(usual),
         kernels_section(analysis),
+        execution_section(analysis),
         layers_section(usual),
         roofline_section(analysis),
         collectives_section(analysis),
@@ -151,6 +153,8 @@ def build_verdict(analysis: RunAnalysis) -> Verdict:
     shares = mean_shares(analysis)
     if analysis.communicators and shares is None:
         return inspector_verdict(analysis.communicators)
+    if analysis.execution is not None and shares is None:
+        return execution_verdict(analysis.execution)
     if analysis.findings:
         first = analysis.findings[0]
         notable = first.gain_ratio is not None and first.gain_ratio >= NOTABLE_GAIN

@@ -105,6 +105,7 @@ def is_read(name: str, read: Iterable[TraceFile]) -> bool:
         source.path == name
         or (layout.CALLS in name and source.calls is not None and source.path.startswith(window))
         or (layout.COUNTERS in name and source.counters is not None and source.path.startswith(window))
+        or (layout.EXECUTION in name and source.execution is not None and source.path.startswith(window))
         for source in read
     )
 

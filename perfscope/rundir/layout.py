@@ -29,6 +29,7 @@ need not be installed), so nothing here may import perfscope by that name.
     <run>/ranks/<rank>/windows/N.json.gz the framework's own trace of window N (torch: Kineto's JSON)
     <run>/ranks/<rank>/windows/N.FORMAT.*[.gz]   the same of other frameworks, see TRACE_FORMATS
     <run>/ranks/<rank>/windows/N.calls.json[.gz] calls the probe timed itself in window N, see CALL_COLUMNS
+    <run>/ranks/<rank>/windows/N.et.json[.gz]    execution trace of window N (imports), beside N.json or alone
     <run>/ranks/<rank>/windows/N.counters.json[.gz] counters per layer in window N, see COUNTER_COLUMNS
     <run>/ranks/<rank>/errors.jsonl      what a probe swallowed
     <run>/derived/                       rebuilt from the above at will
@@ -99,7 +100,9 @@ MXNET = ".mxnet.json"
 NSYS = ".nsys.sqlite"
 FLIGHTS = (".flight.pickle", ".flight.json")
 INSPECTOR = ".inspector.jsonl"
-TRACE_FORMATS = (KINETO, TENSORFLOW, JAX, MXNET, NSYS, *FLIGHTS, INSPECTOR)
+CHAKRA = ".chakra.et"
+EXECUTION = ".et.json"  # an execution trace of PyTorch: alone, or beside the Kineto trace of the same steps
+TRACE_FORMATS = (KINETO, TENSORFLOW, JAX, MXNET, NSYS, *FLIGHTS, INSPECTOR, CHAKRA, EXECUTION)
 CALLS = ".calls.json"
 # N.calls.json: {"version": 1, "monotonic_ns": M, "unix_ns": U (the same moment), "main_tid": T,
 #   "lanes": {"<lane>": "label"}, "columns": CALL_COLUMNS, "rows": [[...], ...], "num_lost": rows too

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from msgspec import field
 
+from perfscope.rundir import layout
+from perfscope.rundir.execution_records import ExecutionRecord
 from perfscope.rundir.flight_records import FlightDump
 from perfscope.rundir.inspector_records import InspectorRecord
 from perfscope.rundir.typed import Count, PartialRow, Record, WholeLists
@@ -25,6 +27,7 @@ class TraceFile(Record, frozen=True):
     path: str = ""
     calls: dict[str, object] | None = None
     counters: dict[str, object] | None = None
+    execution: dict[str, object] | None = None
 
 
 class LaneRow(PartialRow, frozen=True):
@@ -77,6 +80,7 @@ class WindowSummary(Record, frozen=True):
         counters: None: none were read.
         flight: None: no dump of a flight recorder.
         inspector: None: no record of NCCL Inspector.
+        execution: None: no execution trace of PyTorch.
         table: seal of the timeline's file (rundir/seal.py); None: there is none.
     """
 
@@ -105,7 +109,14 @@ class WindowSummary(Record, frozen=True):
     counters: CountedLayers | None = None
     flight: FlightDump | None = None
     inspector: InspectorRecord | None = None
+    execution: ExecutionRecord | None = None
     table: dict[str, object] | None = None
+
+    @property
+    def has_no_steps(self) -> bool:
+        """Whether the file says nothing of steps and of how long their parts took: calls, or structure."""
+        is_structure = layout.EXECUTION in self.source.path
+        return is_structure or self.flight is not None or self.inspector is not None
 
     @property
     def is_marked(self) -> bool:

@@ -41,6 +41,7 @@ class Cause(str, Enum):
     NO_USABLE_EVENT = "no_usable_event"
     TRACE_DAMAGED = "trace_damaged"
     NO_STEP_TRACED = "no_step_traced"
+    STRUCTURE_ONLY = "structure_only"  # execution traces: no times
     NO_DEVICE_EVENTS = "no_device_events"
     FILE_ENDS_EARLY = "file_ends_early"
 

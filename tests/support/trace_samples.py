@@ -61,6 +61,13 @@ def _first(data: bytes, most: int) -> bytes:
     return json.dumps(document).encode()
 
 
+def _nodes(data: bytes) -> bytes:
+    """An execution trace with fewer nodes."""
+    document = json.loads(data)
+    document["nodes"] = document["nodes"][:120]
+    return json.dumps(document).encode()
+
+
 def _calls() -> bytes:
     columns = ["lane", "start_ns", "dur_ns", "kind", "phase", "name", "collective", "group", "group_size"]
     rows = [
@@ -191,6 +198,9 @@ def samples() -> Mapping[str, tuple[Sample, ...]]:
             _json("p.mxnet.json", _first(_unpacked("frameworks", "mxnet-dist-sync-0.mxnet.json.gz"), 300)),
         ),
         "calls": (_json("0.calls.json", _calls()),),
+        "execution": (
+            _json("rank0.et.json", _nodes(_unpacked("traces", "execution", "gloo_rank0.et.json.gz"))),
+        ),
         "flight": (
             Sample(
                 "nccl_trace_rank_0",

@@ -15,6 +15,7 @@ from perfscope.rundir import layout
 
 if TYPE_CHECKING:
     from perfscope.ingest.files import WindowFile
+    from perfscope.ingest.formats.kineto_reader import EventReader
     from perfscope.ingest.summary import IngestSummary
 
 _PEEK_BYTES = 1 << 20
@@ -52,7 +53,28 @@ class Kineto(Format):
         from perfscope.ingest.window import ingest_events
 
         with TraceSource(file.source) as source:
-            return ingest_events(file, EventReader(source))
+            if file.execution is None:
+                return ingest_events(file, EventReader(source))
+            return _with_execution(file, EventReader(source))
+
+
+def _with_execution(file: WindowFile, reader: EventReader) -> IngestSummary:
+    """With what the execution trace beside it knows; without, where that cannot be read."""
+    from msgspec.structs import replace
+
+    from perfscope.errors import TraceError
+    from perfscope.ingest.formats.execution_join import ExecutionBeside
+    from perfscope.ingest.formats.execution_nodes import ExecutionFile
+    from perfscope.ingest.window import ingest_events
+
+    assert file.execution is not None
+    try:
+        beside = ExecutionBeside(reader, ExecutionFile(file.execution))
+    except TraceError as error:
+        summary = ingest_events(file, reader)
+        reason = str(error).removeprefix(f"{file.execution}: ")
+        return replace(summary, notes=(*summary.notes, f"its execution trace: {reason}"))
+    return beside.joined(ingest_events(file, beside))
 
 
 def _recorded_rank(path: Path) -> int | None:

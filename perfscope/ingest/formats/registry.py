@@ -6,6 +6,7 @@ import zlib
 from pathlib import Path
 
 from perfscope.errors import TraceError
+from perfscope.ingest.formats.execution import Execution
 from perfscope.ingest.formats.flight import FlightRecorder
 from perfscope.ingest.formats.format import GZIP_MAGIC, Format
 from perfscope.ingest.formats.frameworks import Mxnet, ProbeCalls, Xplane
@@ -16,7 +17,7 @@ from perfscope.ingest.formats.nsys import Nsys
 # In the order in which they are asked: Kineto takes any JSON.
 FORMATS: tuple[Format, ...] = (
     *(Nsys(), Xplane(), FlightRecorder(), Inspector(), Mxnet(), ProbeCalls()),
-    Kineto(),
+    *(Execution(), Kineto()),
 )
 _HEAD_BYTES = 1 << 16
 

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from perfscope.errors import TraceError
+from perfscope.ingest.companions import TracePart
 from perfscope.ingest.formats.registry import format_of_file
-from perfscope.ingest.importing import RunFacts, TracePart, assign_ranks, import_traces, trace_files
+from perfscope.ingest.importing import RunFacts, assign_ranks, import_traces, trace_files
 
 
 def trace(path: Path, rank: int | None = None, *, behind: bool = False, padding: int = 0) -> Path:
