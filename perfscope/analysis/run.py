@@ -247,10 +247,8 @@ def _windows(source: RunSource) -> dict[int, list[WindowFacts]]:
     """By rank."""
     windows: dict[int, list[WindowFacts]] = defaultdict(list)
     for summary in source.summaries():
-        if summary.has_no_steps:
-            continue
-        facts = window_facts(summary)
-        windows[facts.rank].append(facts)
+        if not summary.has_no_steps:
+            windows[summary.rank].append(window_facts(summary))
     return windows
 
 

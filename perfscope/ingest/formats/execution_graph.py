@@ -111,12 +111,12 @@ class ExecutionGraph:
             container = self._containers[number][0]
             has_schema = self._containers.get(container, (0, False))[1]
             inside[number] = has_schema or inside.get(container, False)
-        found = [
+        outermost = [
             at
             for at, (number, _, _) in enumerate(self._order)
             if self._containers[number][1] and not inside[number]
         ]
-        return sorted(found, key=lambda at: self._order[at][0])
+        return sorted(outermost, key=lambda at: self._order[at][0])
 
     def _operators(self, times: Mapping[int, int]) -> tuple[tuple[TracedOperator, ...], int]:
         calls, timed, spent = Counter[int](), Counter[int](), Counter[int]()
@@ -207,22 +207,22 @@ def _storages(node: Node) -> tuple[array[int], array[int]]:
             reads.extend(storages)
         if is_call or at in changed:
             writes.extend(storages)
-    known = set(reads)
+    already_read = set(reads)
     for kind, value in zip(node.outputs.types, node.outputs.values, strict=False):
         writes.extend(
             tensor[1]
             for tensor in tensors_of(value, kind)
-            if 0 < tensor[1] < _MOST_BYTES and tensor[1] not in known
+            if 0 < tensor[1] < _MOST_BYTES and tensor[1] not in already_read
         )
     return reads, writes
 
 
 def _changed_arguments(schema: str) -> tuple[set[int], set[int]]:
     """Places of the arguments that an operator writes, by its schema, and of those that it does not read."""
-    found = _ARGUMENTS.search(schema) if "!" in schema else None
-    if found is None:
+    listed = _ARGUMENTS.search(schema) if "!" in schema else None
+    if listed is None:
         return set(), set()
-    arguments = [text for text in found[1].split(", ") if text != "*"]
+    arguments = [text for text in listed[1].split(", ") if text != "*"]
     changed = {at for at, text in enumerate(arguments) if _MUTATED.search(text)}
     return changed, {at for at in changed if arguments[at].endswith(" out")}
 
