@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -71,17 +71,36 @@ def pair_executions(
     return list(zip(windows, assign(windows), strict=True)), beside
 
 
-def store_beside(part: TracePart, rank: int, window: int, directory: Path) -> Companion:
-    """Copy an execution trace beside the window that it belongs to.
+def store_beside(
+    beside: Mapping[Path, TracePart], windows: Sequence[tuple[Path, int, int]], directory: Path
+) -> list[Companion]:
+    """Copy execution traces beside the windows that they belong to.
+
+    Args:
+        beside: of `pair_executions`.
+        windows: (trace as given, rank, window) of what was stored.
 
     Raises:
-        RunDirectoryError: it cannot be written.
-        TraceError: it cannot be read.
+        RunDirectoryError: one cannot be written.
+        TraceError: one cannot be read.
     """
-    folder = directory / layout.RANKS / str(rank) / layout.WINDOWS
-    try:
-        target = part.format.store(part.path, part.claim, folder, window)
-    except OSError as error:
-        raise RunDirectoryError(f"cannot copy {part.path} to {folder}: {error.strerror}") from error
-    stored = target.relative_to(directory).as_posix()
-    return Companion(path=part.path, rank=rank, window=window, rank_source=part.claim.source, stored=stored)
+    companions = []
+    for path, rank, window in windows:
+        part = beside.get(path)
+        if part is None:
+            continue
+        folder = directory / layout.RANKS / str(rank) / layout.WINDOWS
+        try:
+            target = part.format.store(part.path, part.claim, folder, window)
+        except OSError as error:
+            raise RunDirectoryError(f"cannot copy {part.path} to {folder}: {error.strerror}") from error
+        companions.append(
+            Companion(
+                path=part.path,
+                rank=rank,
+                window=window,
+                rank_source=part.claim.source,
+                stored=target.relative_to(directory).as_posix(),
+            )
+        )
+    return companions

@@ -106,26 +106,14 @@ def import_traces(
     name = facts.name or _name_of(paths[0], files)
     directory = create_run_dir(run_dir, name=name, force=force)
     traces = _store_all(windows, directory, rejected, for_now=for_now)
-    companions = [
-        store_beside(beside[trace.path], trace.rank, trace.window, directory)
-        for trace in traces
-        if trace.path in beside
-    ]
+    companions = store_beside(beside, [(each.path, each.rank, each.window) for each in traces], directory)
     manifest = _manifest(name, facts, traces)
     write_json(directory / layout.RUN_JSON, manifest)
     for trace in traces:
         write_json(_rank_dir(directory, trace.rank) / layout.RANK_JSON, _rank_json(trace, None))
     ingested = ingest_run(directory, progress=progress, executor=executor)
     by_window = {(entry.rank, entry.window): entry for entry in ingested}
-    used = [trace for trace in traces if by_window[trace.rank, trace.window].events_kept]
-    for trace in traces:
-        if trace not in used:
-            notes = "; ".join(by_window[trace.rank, trace.window].notes)
-            rejected.append((trace.path, notes or "holds no event a timeline can use"))
-            _forget(directory, trace.rank, trace.window)
-    if not used:
-        _remove(directory)
-        raise TraceError(_no_use(rejected))
+    used = _usable(traces, by_window, directory, rejected)
     summaries = tuple(by_window[trace.rank, trace.window] for trace in used)
     if two_jobs := _of_several_jobs(used, summaries):
         _remove(directory)
@@ -133,10 +121,7 @@ def import_traces(
     for trace, summary in zip(used, summaries, strict=True):
         write_json(_rank_dir(directory, trace.rank) / layout.RANK_JSON, _rank_json(trace, summary))
     manifest = _manifest(name, facts, used)
-    manifest["sources"] = [
-        *_sources(used),
-        *(_source(each.path, "execution", each.rank, each.rank_source, each.stored) for each in companions),
-    ]
+    manifest["sources"] = [*_sources(used), *_sources_beside(companions)]
     _describe(manifest, summaries, rejected)
     manifest |= {seal.SEALS: seal.SEALS_VERSION, INVENTORY: take_inventory(directory, is_still=True)}
     write_json(directory / layout.RUN_JSON, manifest)
@@ -147,6 +132,29 @@ def import_traces(
         rejected=tuple(rejected),
         companions=tuple(companions),
     )
+
+
+def _usable(
+    traces: Sequence[ImportedTrace],
+    by_window: Mapping[tuple[int, int], IngestSummary],
+    directory: Path,
+    rejected: list[tuple[Path, str]],
+) -> list[ImportedTrace]:
+    """The traces that hold something; the others go to `rejected`. Without any, the run is removed.
+
+    Raises:
+        TraceError: there is none.
+    """
+    used = [trace for trace in traces if by_window[trace.rank, trace.window].events_kept]
+    for trace in traces:
+        if trace not in used:
+            notes = "; ".join(by_window[trace.rank, trace.window].notes)
+            rejected.append((trace.path, notes or "holds no event a timeline can use"))
+            _forget(directory, trace.rank, trace.window)
+    if not used:
+        _remove(directory)
+        raise TraceError(_no_use(rejected))
+    return used
 
 
 # Which files, which ranks
@@ -335,6 +343,10 @@ def _sources(traces: Sequence[ImportedTrace]) -> list[dict[str, object]]:
     return [
         _source(trace.path, trace.format, trace.rank, trace.rank_source, trace.stored) for trace in traces
     ]
+
+
+def _sources_beside(companions: Sequence[Companion]) -> list[dict[str, object]]:
+    return [_source(each.path, "execution", each.rank, each.rank_source, each.stored) for each in companions]
 
 
 def _source(path: Path, kind: str, rank: int, rank_source: str, stored: str) -> dict[str, object]:
