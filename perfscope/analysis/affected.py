@@ -30,6 +30,7 @@ _OF_WINDOWS = (
         "self_checks",
         "progress",
         "communicators",
+        "execution",
         *_CAUSES,
     ),
 )
