@@ -66,10 +66,74 @@ class PressureShares(Record, frozen=True):
     cpu_some_ratio: float | None = None
 
 
+class LinkCall(PartialRow, frozen=True):
+    """Calls of one kind and size that a measurement of links made.
+
+    Attributes:
+        transport: of Transport.
+        what: of a copy: its devices and direction, in words; "" of the others.
+        collective: canonical name; "send": one message, or one copy.
+        hosts: of every rank, in the order of ranks.
+        interfaces: of the two ends of a message between hosts, by name.
+        device, peer: of a copy.
+        direction: of a copy: h2d, d2h, d2d (bytes read and written) or p2p.
+        memory: of the host in a copy: pinned or pageable.
+        link_class: of LinkClass.
+        bytes: S of one call, as perfscope.volumes defines it.
+        seconds: of one call, by repetition.
+    """
+
+    transport: str = ""
+    what: str = ""
+    collective: str = ""
+    num_ranks: Count = 0
+    hosts: tuple[str, ...] = ()
+    interfaces: tuple[str | None, ...] = ()
+    device: str = ""
+    peer: str = ""
+    direction: str = ""
+    memory: str = ""
+    link_class: str = ""
+    bytes: Count = 0
+    seconds: tuple[Figure, ...] = ()
+
+
+class NumaCell(PartialRow, frozen=True):
+    """What CPUs of one NUMA node get from the memory of one; None = not measured."""
+
+    cpu_node: Count = 0
+    memory_node: Count = 0
+    threads: Count | None = None
+    bytes_per_s: Figure | None = None
+    latency_s: Figure | None = None
+
+
+class LinksRecord(Record, frozen=True):
+    """What `perfscope doctor --links` measured on a set of hosts.
+
+    Attributes:
+        host: that wrote it; `numa` and calls inside a host are its own.
+        hosts: that took part.
+        emulated: the emulated cluster they belong to; "" = real ones.
+    """
+
+    host: str = ""
+    hosts: tuple[str, ...] = ()
+    emulated: str = ""
+    measured_unix_ns: int | None = None
+    took_ns: int | None = None
+    how: str = ""
+    cached: bool = False
+    calls: tuple[LinkCall, ...] = ()
+    numa: tuple[NumaCell, ...] = ()
+    missing: tuple[MissingCeiling, ...] = ()
+
+
 class CeilingsRecord(Record, frozen=True):
     """ceilings.json.
 
     Attributes:
+        links: measured before by `perfscope doctor --links`, of every set of hosts that this one belongs to.
         how: what measured, in words.
         measured_unix_ns: None where an earlier version did not record it.
         cached: the figures were there from an earlier measurement.
@@ -78,6 +142,7 @@ class CeilingsRecord(Record, frozen=True):
     entries: tuple[MeasuredCeiling, ...] = ()
     theoretical: tuple[TheoreticalCeiling, ...] = ()
     missing: tuple[MissingCeiling, ...] = ()
+    links: tuple[LinksRecord, ...] = ()
     pressure: PressureShares = PressureShares()
     how: str = ""
     measured_unix_ns: int | None = None

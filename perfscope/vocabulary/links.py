@@ -33,3 +33,15 @@ class NoLink(str, Enum):
 
 # Links that lead from host to host.
 BETWEEN_HOSTS = (LinkClass.ETHERNET, LinkClass.FABRIC)
+
+
+class Transport(str, Enum):
+    """What carried the calls of a measurement of links. The value is the code in records."""
+
+    TCP = "tcp"
+    GLOO = "gloo"
+    MPI = "mpi"
+    NCCL = "nccl"
+    COPY = "copy"  # of a device, by its runtime
+
+    __str__ = str.__str__

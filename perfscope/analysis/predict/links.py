@@ -49,7 +49,12 @@ def terms(call: PlannedCall | MeasuredCall, backend: str | None) -> tuple[float,
 
 
 def fit_link(
-    link_class: str, calls: Sequence[MeasuredCall], backend: str | None, rng: np.random.Generator
+    link_class: str,
+    calls: Sequence[MeasuredCall],
+    backend: str | None,
+    rng: np.random.Generator,
+    *,
+    by_size: bool = False,
 ) -> FittedLink:
     """Fits one class of links.
 
@@ -58,10 +63,13 @@ def fit_link(
         calls: at least one.
         backend: what carried them.
         rng: for the draws.
+        by_size: the calls are a measurement of many sizes, and each size counts the same, whatever its time:
+            latency is that of small calls, bandwidth that of large ones.
     """
     design = np.array([terms(call, backend) for call in calls], dtype=np.float64).reshape(-1, 2)
     seconds = np.array([call.transfer_ns for call in calls], dtype=np.float64) / 1e9
-    weight_of = 1 / np.sqrt(_typical(design, seconds))
+    typical = _typical(design, seconds)
+    weight_of = 1 / (typical if by_size else np.sqrt(typical))
     per_message = design[:, 1] / design[:, 0]
     separable = bool(per_message.max() > _APART * max(per_message.min(), 1e-9))
     if separable:

@@ -7,7 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 
 from perfscope import units
+from perfscope.cli.doctor.links_text import link_lines
 from perfscope.cli.doctor.machine import bug_report, machine_tree, machine_words, topology_of
+from perfscope.cli.doctor.memory_modes import Copies, fit_lines, mode_lines
 from perfscope.collectors.base import Capability
 from perfscope.collectors.survey import SourceStatus, Survey
 from perfscope.collectors.trial import CollectorTrial
@@ -56,7 +58,13 @@ _MOST_REMEDIES, _MOST_NAMES = 8, 6
 
 
 def render(
-    survey: Survey, trials: Sequence[CollectorTrial] | None, *, width: int = 100, color: bool = False
+    survey: Survey,
+    trials: Sequence[CollectorTrial] | None,
+    *,
+    links: Sequence[Mapping[str, object]] = (),
+    copies: Copies | None = None,
+    width: int = 100,
+    color: bool = False,
 ) -> str:
     """The whole answer in at most `width` columns (kept between 80 and 120), with a newline at the end."""
     width = max(NARROWEST, min(width, WIDEST))
@@ -65,8 +73,9 @@ def render(
         ("What you can do", list(_remedies(survey, width))),
         ("Sources", list(_sources(survey, width, style))),
         ("Sampled for a moment", list(_trials(survey, trials, width)) if trials is not None else []),
-        ("This machine" if not survey.captured else "The machine", list(_machine(survey, width))),
+        ("This machine" if not survey.captured else "The machine", list(_machine(survey, copies, width))),
         ("Ceilings", list(_ceilings(survey, width))),
+        ("Links", list(_links(links, width))),
     ]
     lines = [*_head(survey, width, style), ""]
     for title, body in blocks:
@@ -253,12 +262,23 @@ def _trials(survey: Survey, trials: Sequence[CollectorTrial], width: int) -> Ite
             yield from _wrapped(text, width, " " * (size + 6))
 
 
-def _machine(survey: Survey, width: int) -> Iterator[str]:
+def _links(documents: Sequence[Mapping[str, object]], width: int) -> Iterator[str]:
+    for line, indent in link_lines(documents):
+        if cells(line) <= width - 2:
+            yield f"  {line}"
+        else:
+            yield from _wrapped(line, width, f"  {indent}", "  ")
+
+
+def _machine(survey: Survey, copies: Copies | None, width: int) -> Iterator[str]:
     yield from (
         f"  {line}" if cells(line) <= width - 2 else f"  {line[: width - 3]}…"
         for line in machine_tree(survey)
     )
-    for note in topology_of(survey).notes:
+    topology = topology_of(survey)
+    for line in [*mode_lines(topology), *(fit_lines(topology, copies) if copies else ())]:
+        yield from _wrapped(line, width, "    ", "  ")
+    for note in topology.notes:
         yield from _wrapped(note, width, "    ", "  ! ")
     for problem in survey.problems:
         yield from _wrapped(problem, width, "    ", "  ! ")

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -43,15 +43,23 @@ class ChildResult:
 
 
 def run_child(
-    python: str, script: Path, plan: Mapping[str, Any], environment: Mapping[str, str], deadline: float
+    python: str,
+    script: Path,
+    plan: Mapping[str, Any],
+    environment: Mapping[str, str],
+    deadline: float,
+    launcher: Sequence[str] = (),
 ) -> ChildResult:
-    """Run `script` with the plan as JSON until it ends, or kill it at `deadline` (monotonic s)."""
+    """Run `script` with the plan as JSON until it ends, or kill it at `deadline` (monotonic s).
+
+    `launcher`: a command and its options, which starts it.
+    """
     began = time.monotonic_ns()
     answer = ChildResult()
     with tempfile.TemporaryFile() as errors:
         try:
             process = subprocess.Popen(
-                [python, "-S", "-c", _RUN, str(script), json.dumps(plan)],
+                [*launcher, python, "-S", "-c", _RUN, str(script), json.dumps(plan)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=errors,
@@ -59,7 +67,7 @@ def run_child(
                 start_new_session=True,  # one signal reaches its children too
             )
         except OSError as error:
-            answer.failure = f"{python} cannot be started: {error.strerror}"
+            answer.failure = f"{next(iter(launcher), python)} cannot be started: {error.strerror}"
             return answer
         try:
             data, ended = _read(process, deadline)

@@ -7,6 +7,9 @@ of its own that it touches first: threads would wait for each other's Python. Th
 needs one pass; the multiplication that this saves moves no bytes, while in two passes, block by block, one
 thread reaches only three quarters of what C does. GEMM is numpy's BLAS; the number of its threads comes
 from the environment. Nothing else of perfscope is imported: the sampler never loads numpy.
+
+Latency: loads that each need the one before, through lines in random order. A step in Python takes as long as
+the load itself, so the loop is four instructions of machine code in a mapping of their own.
 """
 
 from __future__ import annotations
@@ -32,6 +35,13 @@ _SET_MEMPOLICY = {"x86_64": 238, "aarch64": 237}
 _MPOL_BIND = 2
 _FIRST_N, _LARGEST_N = 256, 4096
 _GEMM_S = 0.02  # how long one multiplication should take
+_LINE_BYTES = 64
+_CHASES, _FEWEST_CHASES = 8, 2
+# f(address, count): follow pointers `count` times and return where that led.
+_CHASE_CODE = {
+    "x86_64": bytes.fromhex("488b3f48ffce75f84889f8c3"),  # mov, dec, jnz, mov, ret
+    "aarch64": bytes.fromhex("000040f9210400f1c1ffff54c0035fd6"),  # ldr, subs, b.ne, ret
+}
 
 Worker = tuple[int, int | None]  # CPU, NUMA node of its memory
 
@@ -40,8 +50,9 @@ def main(text: str) -> None:
     """Do what a plan says: {"deadline": monotonic s, "tasks": [task, ..]}.
 
     Tasks: {"kind":"stream_triad","label":{..},"workers":[[cpu,node],..],"bytes":array size of all workers,
-    "seconds":..} and {"kind":"gemm","label":{..},"dtypes":[..],"seconds":..}. What is printed is the label
-    with value, unit, runs, spread_ratio and size.
+    "seconds":..}, {"kind":"latency","label":{..},"worker":[cpu,node],"bytes":..,"seconds":..} and
+    {"kind":"gemm","label":{..},"dtypes":[..],"seconds":..}. What is printed is the label with value, unit,
+    runs, spread_ratio and size.
     """
     plan = json.loads(text)
     say({"how": library()})
@@ -62,6 +73,8 @@ def measure(task: dict[str, Any], dtype: str | None, left: float) -> dict[str, A
     """One figure, with `left` seconds at most."""
     if task["kind"] == "gemm":
         return gemm(str(dtype), task["seconds"])
+    if task["kind"] == "latency":
+        return latency(task["worker"], task["bytes"], task["seconds"], left)
     return triad(task["workers"], task["bytes"], task["seconds"], left)
 
 
@@ -135,6 +148,80 @@ def triad(workers: Sequence[Worker], size: int, seconds: float, left: float) -> 
     if not rates or not all(passes):
         raise OSError("no pass was finished in time")
     return _figure(rates, "bytes_per_s", 3 * 8 * elements * len(workers))
+
+
+def latency(worker: Worker, size: int, seconds: float, left: float) -> dict[str, Any]:
+    """Seconds of one load that misses every cache, by a CPU from a node's memory; the best of several rounds.
+
+    Args:
+        worker: the CPU, and the node of the memory.
+        size: bytes that are walked through; several times the last-level cache.
+        seconds: how long to go on once the memory is set up.
+        left: after so long it ends, with what it has.
+
+    Raises:
+        OSError: this processor has no loop here, machine code may not be mapped, or there was no time.
+    """
+    code = _CHASE_CODE.get(platform.machine())
+    if code is None:
+        raise OSError(f"not measured on {platform.machine()}: its loop of loads is not written")
+    times = mmap.mmap(-1, (_CHASES + 1) * 16)
+    pid = os.fork()
+    if pid == 0:
+        _chase_alone(worker, size, code, times, seconds, time.perf_counter() + left)
+    os.waitpid(pid, 0)
+    rounds = [_read(times, 0, index) for index in range(_CHASES)]
+    per_load = [end for begin, end in rounds if begin]
+    if not per_load:
+        raise OSError("no round of loads was finished, or this kernel forbids new machine code")
+    best = min(per_load)
+    return {
+        "value": best,
+        "unit": "s",
+        "runs": len(per_load),
+        "spread_ratio": round((statistics.median(per_load) - best) / best, 4) if len(per_load) > 1 else None,
+        "size": size,
+    }
+
+
+def _chase_alone(
+    worker: Worker, size: int, code: bytes, times: mmap.mmap, seconds: float, deadline: float
+) -> None:
+    """The life of the process that measures a latency; never returns."""
+    try:
+        cpu, node = worker
+        os.sched_setaffinity(0, {cpu})
+        if node is not None:
+            _bind_memory(node)
+        memory = mmap.mmap(-1, size)
+        if hasattr(mmap, "MADV_HUGEPAGE"):  # else much of the time goes into finding pages
+            memory.madvise(mmap.MADV_HUGEPAGE)
+        loop = mmap.mmap(-1, mmap.PAGESIZE, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
+        loop.write(code)
+        entry = ctypes.addressof(ctypes.c_char.from_buffer(loop))
+        chase = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_long)(entry)
+        at, lines = _linked(memory), size // _LINE_BYTES
+        end = min(time.perf_counter() + seconds, deadline)
+        count = min(lines, 100_000)
+        for index in range(_CHASES):
+            began = time.perf_counter()
+            at = chase(at, count)
+            took = time.perf_counter() - began
+            _mark(times, 0, index, 1.0, took / count)
+            if time.perf_counter() > end and index + 1 >= _FEWEST_CHASES:
+                break
+    finally:
+        os._exit(0)
+
+
+def _linked(memory: mmap.mmap) -> int:
+    """Fills memory with pointers from line to line, one circle in random order; the address of its start."""
+    words = np.frombuffer(memory, np.uint64)
+    step = _LINE_BYTES // 8
+    order = np.random.default_rng(0).permutation(len(words) // step)
+    base = int(words.ctypes.data)
+    words[order * step] = base + np.roll(order, -1).astype(np.uint64) * np.uint64(_LINE_BYTES)
+    return base
 
 
 def aggregate(passes: Sequence[Sequence[tuple[float, float]]], num_bytes: int) -> list[float]:

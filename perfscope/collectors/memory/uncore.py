@@ -23,7 +23,7 @@ CACHE_HITS, CACHE_MISSES = "mcdram_cache_hits", "mcdram_cache_misses"
 LINE = 64.0
 _UNITS = {"bytes": 1.0, "kib": 2.0**10, "mib": 2.0**20, "gib": 2.0**30}
 _WORDS = ("config", "config1", "config2")
-_MCDRAM_BYTES = 15 << 30  # a Knights Landing has 16 GiB; what is missing from its nodes is used as a cache
+MCDRAM_BYTES = 15 << 30  # a Knights Landing has 16 GiB; what is missing from its nodes is used as a cache
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -312,7 +312,7 @@ def _knights_cache(ctx: Context, notes: list[str]) -> tuple[_Raw, ...]:
         if not ctx.read_or(f"{node}/cpulist"):
             total = re.search(r"MemTotal:\s+(\d+) kB", ctx.read_or(f"{node}/meminfo"))
             memory += int(total[1]) * 1024 if total else 0
-    if memory >= _MCDRAM_BYTES:
+    if memory >= MCDRAM_BYTES:
         return ()
     notes.append(
         "MCDRAM is used as a cache: its reads count hits and misses, its writes also fills; "

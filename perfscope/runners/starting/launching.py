@@ -73,7 +73,7 @@ def launch_for(config: BenchConfig, environment: Mapping[str, str], cluster: Clu
         return Launch(command=_rank_command(config))
     threads = _threads(config, environment, config.num_ranks)
     if config.backend == "mpi":
-        mpiexec, *options = _mpiexec(environment)
+        mpiexec, *options = mpiexec_command(environment)
         command = (mpiexec, "-n", str(config.num_ranks), *options, *_rank_command(config))
         return Launch(command=command, environment=threads, num_here=config.num_ranks)
     command = (
@@ -155,7 +155,7 @@ def _join(config: BenchConfig, environment: Mapping[str, str], outer: Outer) -> 
         "LOCAL_WORLD_SIZE": outer.local_size,
     }
     if config.backend != "mpi":
-        facts |= _meeting_place(environment, outer)
+        facts |= meeting_place(environment, outer)
     additions |= {
         name: str(value) for name, value in facts.items() if value is not None and name not in environment
     }
@@ -172,7 +172,7 @@ def _join(config: BenchConfig, environment: Mapping[str, str], outer: Outer) -> 
     return Launch(command=_rank_command(config), environment=additions, joins=True, notes=tuple(notes))
 
 
-def _meeting_place(environment: Mapping[str, str], outer: Outer) -> dict[str, object]:
+def meeting_place(environment: Mapping[str, str], outer: Outer) -> dict[str, object]:
     """MASTER_ADDR and MASTER_PORT, the same on every rank."""
     address, port = environment.get("MASTER_ADDR"), environment.get("MASTER_PORT")
     if address is None and outer.is_one_host:
@@ -212,7 +212,7 @@ def _threads(config: BenchConfig, environment: Mapping[str, str], num_local: int
     return {"OMP_NUM_THREADS": str(config.threads or max(len(os.sched_getaffinity(0)) // num_local, 1))}
 
 
-def _mpiexec(environment: Mapping[str, str]) -> tuple[str, ...]:
+def mpiexec_command(environment: Mapping[str, str]) -> tuple[str, ...]:
     """The MPI launcher and options it needs. The one beside Python belongs to a wheel's library."""
     beside = str(Path(sys.executable).parent)
     for path in (beside, environment.get("PATH", os.defpath)):

@@ -1,0 +1,1 @@
+"""What links carry, measured: NUMA nodes, devices, TCP, collectives."""
