@@ -106,8 +106,8 @@ def _is_usable(row: LinkCall) -> bool:
 def _measured(row: LinkCall) -> list[MeasuredCall]:
     shared = 1.0
     if row.link_class == BETWEEN_HOSTS and row.collective != "send":
-        places = {host: place for place, host in enumerate(dict.fromkeys(row.hosts))}
-        shared = sharing(row.collective, [[places[host] for host in row.hosts]])
+        index_of_host = {host: index for index, host in enumerate(dict.fromkeys(row.hosts))}
+        shared = sharing(row.collective, [[index_of_host[host] for host in row.hosts]])
     return [
         MeasuredCall(
             collective=row.collective,

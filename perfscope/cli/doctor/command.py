@@ -111,8 +111,8 @@ def command(
     copies = None if fits is None else parse_copies(fits)
     if cluster is not None:
         given = {"--ceilings": ceilings, "--budget": budget_s, "--fits": fits, "--sample": seconds}
-        words = [f"{name}={value}" for name, value in given.items() if value is not None]
-        sys.exit(run_in_cluster(cluster, ["--links", *words, *(["--json"] if as_json else [])]))
+        arguments = [f"{name}={value}" for name, value in given.items() if value is not None]
+        sys.exit(run_in_cluster(cluster, ["--links", *arguments, *(["--json"] if as_json else [])]))
     if root is None:
         _warn_of_collision()
     with tempfile.TemporaryDirectory(prefix="perfscope-doctor-") as scratch:

@@ -45,8 +45,8 @@ def _matrix(cells_: Sequence[NumaCell]) -> Iterator[str]:
     bandwidths = [cell for cell in cells_ if cell.bytes_per_s]
     if bandwidths:
         threads = sorted({cell.threads for cell in bandwidths if cell.threads})
-        words = joined([counted(number, "thread") for number in threads], "or")
-        yield f"NUMA bandwidth by STREAM triad, {words} per node"
+        num_threads = joined([counted(number, "thread") for number in threads], "or")
+        yield f"NUMA bandwidth by STREAM triad, {num_threads} per node"
         yield from _grid(
             cells_, lambda cell: units.format_rate(cell.bytes_per_s) if cell.bytes_per_s else "–"
         )

@@ -99,14 +99,14 @@ def _cpu_nodes(topology: TopologyRecord, package: int | None) -> int:
 
 def _is_knights(topology: TopologyRecord) -> bool:
     """By its MCDRAM, which is shown in flat mode, or by its name."""
-    shown = any(node.kind == "mcdram" for node in topology.numa_nodes)
-    return shown or _KNIGHTS.search(topology.cpu_model) is not None
+    has_mcdram = any(node.kind == "mcdram" for node in topology.numa_nodes)
+    return has_mcdram or _KNIGHTS.search(topology.cpu_model) is not None
 
 
 def _knights_memory(topology: TopologyRecord) -> str:
-    shown = sum(node.memory_bytes or 0 for node in fast_nodes(topology))
-    if not shown:
+    flat_bytes = sum(node.memory_bytes or 0 for node in fast_nodes(topology))
+    if not flat_bytes:
         return "cache"
-    if _LEAST_HYBRID_BYTES <= shown < MCDRAM_BYTES:
-        return f"hybrid ({format_bytes(shown)} flat, the rest a cache)"
+    if _LEAST_HYBRID_BYTES <= flat_bytes < MCDRAM_BYTES:
+        return f"hybrid ({format_bytes(flat_bytes)} flat, the rest a cache)"
     return "flat"

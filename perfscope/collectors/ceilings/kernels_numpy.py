@@ -216,11 +216,11 @@ def _chase_alone(
 
 def _linked(memory: mmap.mmap) -> int:
     """Fills memory with pointers from line to line, one circle in random order; the address of its start."""
-    words = np.frombuffer(memory, np.uint64)
+    pointers = np.frombuffer(memory, np.uint64)
     step = _LINE_BYTES // 8
-    order = np.random.default_rng(0).permutation(len(words) // step)
-    base = int(words.ctypes.data)
-    words[order * step] = base + np.roll(order, -1).astype(np.uint64) * np.uint64(_LINE_BYTES)
+    order = np.random.default_rng(0).permutation(len(pointers) // step)
+    base = int(pointers.ctypes.data)
+    pointers[order * step] = base + np.roll(order, -1).astype(np.uint64) * np.uint64(_LINE_BYTES)
     return base
 
 

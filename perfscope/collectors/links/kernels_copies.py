@@ -59,20 +59,20 @@ def copies(num: int) -> Iterator[Copy]:
             yield _label(facts, "h2d", memory), _to_device(device, pinned)
             yield _label(facts, "d2h", memory), _to_host(device, pinned)
         yield dict(_label(facts, "d2d", ""), times=2), _between(device, device)
-    for one, other in permutations(range(num), 2):
-        device, peer = "cuda:" + str(one), "cuda:" + str(other)
-        label = _label({"device": device, "name": torch.cuda.get_device_properties(one).name}, "p2p", "")
+    for index, other in permutations(range(num), 2):
+        device, peer = "cuda:" + str(index), "cuda:" + str(other)
+        label = _label({"device": device, "name": torch.cuda.get_device_properties(index).name}, "p2p", "")
         yield dict(label, peer=peer, what=device + " to " + peer), _between(device, peer)
 
 
 def _label(facts: dict[str, Any], direction: str, memory: str) -> dict[str, Any]:
-    words = {
+    titles = {
         "h2d": "host to device",
         "d2h": "device to host",
         "d2d": "within the device, read and written",
         "p2p": "",
     }
-    what = facts["device"] + " " + words[direction] + (", " + memory if memory else "")
+    what = facts["device"] + " " + titles[direction] + (", " + memory if memory else "")
     return dict(facts, direction=direction, memory=memory, peer=None, what=what, times=1)
 
 
