@@ -61,12 +61,18 @@ class StructureCalls(Struct, frozen=True, kw_only=True):
 
 
 class ExecutionStructure(Struct, frozen=True, kw_only=True):
-    """What execution traces say together; `num_left_out`: rows of operators that are not listed."""
+    """What execution traces say together.
+
+    Attributes:
+        num_left_out: rows of operators that are not listed.
+        has_times: they have times of their own, or Kineto traces are beside them.
+    """
 
     ranks: tuple[RankStructure, ...]
     operators: tuple[OperatorCalls, ...]
     collectives: tuple[StructureCalls, ...]
     num_left_out: int
+    has_times: bool
 
 
 def execution_of(source: RunSource) -> ExecutionStructure | None:
@@ -83,6 +89,7 @@ def execution_of(source: RunSource) -> ExecutionStructure | None:
         operators=_operators([record for _, _, record in records]),
         collectives=_collectives([record for _, _, record in records]),
         num_left_out=max(record.num_left_out for _, _, record in records),
+        has_times=any(summary.lanes for summary in source.summaries()),
     )
 
 

@@ -180,6 +180,9 @@ def _common(row: _Row) -> list[bytes]:
         _text(1, "is_cpu_op") + _varint_field(27, int(row["device"] < 0)),
         _number_attribute("duration_ns", row["dur_ns"]),
         _number_attribute("step", row["step"]),
+        _number_attribute("device", row["device"]),
+        _number_attribute("lane", row["lane"]),
+        _text_attribute("kind", row["kind"]),
         *(_text_attribute(name, word) for name, word in words.items() if word is not None),
     ]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from msgspec import field
 
-from perfscope.rundir import layout
 from perfscope.rundir.execution_records import ExecutionRecord
 from perfscope.rundir.flight_records import FlightDump
 from perfscope.rundir.inspector_records import InspectorRecord
@@ -115,7 +114,7 @@ class WindowSummary(Record, frozen=True):
     @property
     def has_no_steps(self) -> bool:
         """Whether the file says nothing of steps and of how long their parts took: calls, or structure."""
-        is_structure = layout.EXECUTION in self.source.path
+        is_structure = self.execution is not None and not self.lanes
         return is_structure or self.flight is not None or self.inspector is not None
 
     @property

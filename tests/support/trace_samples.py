@@ -14,6 +14,11 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import pyarrow as pa
+
+from perfscope.reports.chakra import write_chakra
+from perfscope.reports.export_source import TimelinePart
+from perfscope.rundir.schema import EXPORTED
 from tests.support.nsys_database import Database, training
 
 _DATA = Path(__file__).parents[1] / "data"
@@ -59,6 +64,22 @@ def _first(data: bytes, most: int) -> bytes:
     document = json.loads(data)
     document["traceEvents"] = document["traceEvents"][:most]
     return json.dumps(document).encode()
+
+
+def _chakra() -> bytes:
+    rows = [
+        {"start_ns": 2000 * at, "dur_ns": 1500, "kind": "comm" if at % 3 == 2 else "compute", "step": at // 3}
+        for at in range(12)
+    ]
+    common = {"rank": 0, "window": 0, "device": -1, "lane": 7, "phase": "other", "name": "aten::mm"}
+    reduce = {"collective": "all_reduce", "group": "0", "group_size": 2, "in_bytes": 64}
+    spans = [{**common, **(reduce if row["kind"] == "comm" else {}), **row} for row in rows]
+    columns = [{name: span.get(name) for name in EXPORTED.names} for span in spans]
+    table = pa.Table.from_pylist(columns, EXPORTED)
+    part = TimelinePart(rank=0, window=0, host="n1", lanes=(), load=lambda: table)
+    with tempfile.TemporaryDirectory() as folder:
+        write_chakra([part], {"0": (0, 1)}, Path(folder) / "et")
+        return (Path(folder) / "et" / "trace.0.et").read_bytes()
 
 
 def _nodes(data: bytes) -> bytes:
@@ -201,6 +222,7 @@ def samples() -> Mapping[str, tuple[Sample, ...]]:
         "execution": (
             _json("rank0.et.json", _nodes(_unpacked("traces", "execution", "gloo_rank0.et.json.gz"))),
         ),
+        "chakra": (Sample("trace.0.et", _chakra()),),
         "flight": (
             Sample(
                 "nccl_trace_rank_0",

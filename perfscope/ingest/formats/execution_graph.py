@@ -253,14 +253,15 @@ def _groups(node: Node) -> list[dict[str, Any]]:
         except (ValueError, RecursionError):
             continue
         groups += [
-            _group(entry)
+            group_of(entry)
             for entry in (listed if isinstance(listed, list) else [])
             if isinstance(entry, dict) and isinstance(entry.get("pg_name"), str | int)
         ]
     return groups[:_MOST_KEYS]
 
 
-def _group(entry: dict[str, Any]) -> dict[str, Any]:
+def group_of(entry: dict[str, Any]) -> dict[str, Any]:
+    """A listed process group as in Kineto's `pg_config`."""
     size = entry.get("group_size")
     size = size if type(size) is int and 0 < size <= 1 << 24 else None
     listed = entry.get("ranks")

@@ -6,6 +6,7 @@ import zlib
 from pathlib import Path
 
 from perfscope.errors import TraceError
+from perfscope.ingest.formats.chakra import Chakra
 from perfscope.ingest.formats.execution import Execution
 from perfscope.ingest.formats.flight import FlightRecorder
 from perfscope.ingest.formats.format import GZIP_MAGIC, Format
@@ -17,7 +18,7 @@ from perfscope.ingest.formats.nsys import Nsys
 # In the order in which they are asked: Kineto takes any JSON.
 FORMATS: tuple[Format, ...] = (
     *(Nsys(), Xplane(), FlightRecorder(), Inspector(), Mxnet(), ProbeCalls()),
-    *(Execution(), Kineto()),
+    *(Chakra(), Execution(), Kineto()),
 )
 _HEAD_BYTES = 1 << 16
 

@@ -2,7 +2,7 @@
 
 Field numbers: tsl/profiler/protobuf/xplane.proto. Only what a timeline needs is decoded; unknown fields are
 passed over, as protobuf wants it. Events and their stats are most of a file, so those are decoded by hand;
-everything else goes through `_fields`.
+everything else goes through `message_fields`.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def read_xspace(path: Path) -> list[XPlane]:
     try:
         return [
             _plane(data, start, end)
-            for number, wire, start, end in _fields(data, 0, len(data))
+            for number, wire, start, end in message_fields(data, 0, len(data))
             if number == 1 and wire == _BYTES
         ]
     except (IndexError, ValueError) as error:
@@ -72,13 +72,17 @@ def read_xspace(path: Path) -> list[XPlane]:
         ) from None
 
 
-def _fields(data: bytes, at: int, end: int) -> Iterator[_Field]:
-    """Fields of one message: (number, wire type, start, end), or (number, wire type, value, 0) of varints."""
+def message_fields(data: bytes, at: int, end: int) -> Iterator[_Field]:
+    """Fields of one message: (number, wire type, start, end), or (number, wire type, value, 0) of varints.
+
+    Raises:
+        ValueError, IndexError: it is no whole message.
+    """
     while at < end:
-        key, at = _varint(data, at)
+        key, at = read_varint(data, at)
         number, wire = key >> 3, key & 7
         if wire == _VARINT:
-            value, at = _varint(data, at)
+            value, at = read_varint(data, at)
             yield number, wire, value, 0
         else:
             start, at = _extent(data, at, end, wire)
@@ -90,7 +94,7 @@ def _fields(data: bytes, at: int, end: int) -> Iterator[_Field]:
 def _extent(data: bytes, at: int, end: int, wire: int) -> tuple[int, int]:
     """(start, end) of the value of a field that is no varint."""
     if wire == _BYTES:
-        size, at = _varint(data, at)
+        size, at = read_varint(data, at)
     elif wire in _FIXED:
         size = _FIXED[wire]
     else:
@@ -100,7 +104,12 @@ def _extent(data: bytes, at: int, end: int, wire: int) -> tuple[int, int]:
     return at, at + size
 
 
-def _varint(data: bytes, at: int) -> tuple[int, int]:
+def read_varint(data: bytes, at: int) -> tuple[int, int]:
+    """(a number, where it ends).
+
+    Raises:
+        ValueError, IndexError: there is none.
+    """
     byte = data[at]
     if byte < 0x80:
         return byte, at + 1
@@ -122,7 +131,7 @@ def _text(data: bytes, start: int, end: int) -> str:
 
 def _plane(data: bytes, start: int, end: int) -> XPlane:
     parts: dict[int, list[tuple[int, int]]] = {2: [], 3: [], 4: [], 5: [], 6: []}
-    for number, wire, first, last in _fields(data, start, end):
+    for number, wire, first, last in message_fields(data, start, end):
         if wire == _BYTES and number in parts:
             parts[number].append((first, last))
     names = dict(_entry(data, *part) for part in parts[4])
@@ -137,11 +146,11 @@ def _plane(data: bytes, start: int, end: int) -> XPlane:
 def _entry(data: bytes, start: int, end: int) -> tuple[int, str]:
     """(id, name) of one entry of a map of metadata; the name is field 2 of both kinds of metadata."""
     key, own_key, name = None, 0, ""
-    for number, wire, first, last in _fields(data, start, end):
+    for number, wire, first, last in message_fields(data, start, end):
         if number == 1 and wire == _VARINT:
             key = first
         elif number == 2 and wire == _BYTES:
-            for inner, inner_wire, begin, stop in _fields(data, first, last):
+            for inner, inner_wire, begin, stop in message_fields(data, first, last):
                 if inner == 2 and inner_wire == _BYTES:
                     name = _text(data, begin, stop)
                 elif inner == 1 and inner_wire == _VARINT:
@@ -152,7 +161,7 @@ def _entry(data: bytes, start: int, end: int) -> tuple[int, str]:
 def _line(data: bytes, start: int, end: int, names: dict[int, str], stat_names: dict[int, str]) -> XLine:
     line = XLine(id=0, name="", timestamp_ns=0, events=[])
     append = line.events.append
-    for number, wire, first, last in _fields(data, start, end):
+    for number, wire, first, last in message_fields(data, start, end):
         if number == 4 and wire == _BYTES:
             append(_event(data, first, last, names, stat_names))
         elif number == 1 and wire == _VARINT:
@@ -171,13 +180,13 @@ def _event(data: bytes, at: int, end: int, names: dict[int, str], stat_names: di
         key = data[at]
         at += 1
         if key >= 0x80:
-            key, at = _varint(data, at - 1)
+            key, at = read_varint(data, at - 1)
         wire = key & 7
         if wire == _VARINT:
             value = data[at]
             at += 1
             if value >= 0x80:
-                value, at = _varint(data, at - 1)
+                value, at = read_varint(data, at - 1)
             number = key >> 3
             if number == 1:
                 name = names.get(value, "")
@@ -202,12 +211,12 @@ def _add_stat(data: bytes, at: int, end: int, names: dict[int, str], stats: dict
         key = data[at]
         at += 1
         if key >= 0x80:
-            key, at = _varint(data, at - 1)
+            key, at = read_varint(data, at - 1)
         if key & 7 == _VARINT:
             value = data[at]
             at += 1
             if value >= 0x80:
-                value, at = _varint(data, at - 1)
+                value, at = read_varint(data, at - 1)
             if key == 1 << 3:
                 name = names.get(value, "")
             elif key in _NUMBERS:

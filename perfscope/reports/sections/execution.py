@@ -37,7 +37,7 @@ def execution_section(analysis: RunAnalysis) -> Section | None:
     filled = sum(row.num_filled for row in structure.ranks)
     if filled:
         notes.append(Note(text=filled_sentence(filled)))
-    if all(row.num_joined is None for row in structure.ranks):
+    if not structure.has_times:
         notes.append(Note(text=f"{no_times_sentence()} {no_times_action()}", tone="caution"))
     blocks: list[Block] = [*notes, _ranks(structure), _operators(structure)]
     if structure.collectives:

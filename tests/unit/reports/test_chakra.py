@@ -154,7 +154,7 @@ def test_nodes_have_times_types_sizes_and_groups(tmp_path: Path) -> None:
     by_name = {node.name: node for node in nodes}
     assert values(by_name["mm"]) == {
         **{"num_ops": 2048, "is_cpu_op": True, "duration_ns": 10_000, "step": 1, "layer": "fc"},
-        "phase": "other",
+        **{"phase": "other", "device": -1, "lane": 7, "kind": "compute"},
     }
     reduce = values(by_name["gloo:all_reduce"])
     assert (reduce.get("comm_type", 0), reduce["comm_size"], reduce["pg_name"]) == (0, 4096, "0")
