@@ -36,6 +36,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "perfscope.cli.predict.command",
         "Predict step time and efficiency for machines not at hand.",
     ),
+    "plan": (
+        "perfscope.cli.plan.command",
+        "Find the fastest way to train a model under a limit of memory.",
+    ),
     "doctor": ("perfscope.cli.doctor.command", "Show what can be measured on this machine, and why not."),
     "completion": ("perfscope.cli.completion", "Print the script that makes a shell complete commands."),
 }
@@ -44,7 +48,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
 SECTIONS = {
     "Record": ("run", "import", "collect", "slurm"),
     "Look": ("top", "list", "dashboard", "report", "open", "export"),
-    "Compare": ("compare", "predict"),
+    "Compare": ("compare", "predict", "plan"),
     "CI": ("check", "baseline", "history"),
     "Schemes and machines": ("bench", "doctor"),
     "Shell": ("completion",),

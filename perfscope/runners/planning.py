@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import lru_cache
 from pathlib import Path
 
 import torch
@@ -19,6 +20,20 @@ from perfscope.runners.schemes.registry import find_scheme
 
 def describe_model(config: BenchConfig) -> ModelShape:
     """Shapes of the configured model, without memory for its weights."""
+    return _described(
+        BenchConfig(
+            scheme="serial",
+            model=config.model,
+            input_shape=config.input_shape,
+            num_classes=config.num_classes,
+            dropout=config.dropout,
+            dtype=config.dtype,
+        )
+    )
+
+
+@lru_cache(maxsize=32)
+def _described(config: BenchConfig) -> ModelShape:
     with torch.device("meta"):
         model = build_model(config)
     return describe(model, config.input_shape)

@@ -19,11 +19,11 @@ from perfscope.runners.data.loader import LoadedFeed
 from perfscope.runners.data.registry import held_out, input_workers, open_feed
 from perfscope.runners.data.seeds import mixed_seed
 from perfscope.runners.job import Job
+from perfscope.runners.learning.evaluation import mean_loss, samples_at_once
 from perfscope.runners.learning.pauses import Pauses
 from perfscope.runners.models.registry import build_model
-from perfscope.runners.schemes.base import Batch, Feed, LoopReporter, Scheme
+from perfscope.runners.schemes.base import Feed, LoopReporter, Scheme
 from perfscope.runners.schemes.compilation import compile_ahead
-from perfscope.runners.schemes.local import loss_of
 from perfscope.runners.schemes.recomputation import checkpoint_activations
 from perfscope.runners.schemes.registry import find_scheme
 from perfscope.runners.wire import grown, read_interfaces
@@ -134,7 +134,7 @@ def train(job: Job, world: World) -> TrainingOutcome:
     loss = pauses.final_loss
     if state is not None and loss is None:
         template.load_state_dict(state)
-        loss = evaluate(template, held_out(config, world.device))
+        loss = mean_loss(template, held_out(config, world.device), samples_at_once(job))
     return TrainingOutcome(
         losses=notes.losses(),
         step_ends_ns=notes.ends_ns,
@@ -162,10 +162,3 @@ def _draws_of(scheme: Scheme) -> int:
     """Seed of what is drawn in training (dropout): replicas differ, ranks of one model group draw alike."""
     stage = scheme.job.mesh.index(Axis.PP, scheme.world.rank)
     return mixed_seed(scheme.config.seed, _DRAWS, scheme.data_part[0], stage)
-
-
-def evaluate(model: torch.nn.Module, samples: Batch) -> float:
-    """Mean loss of the model on samples, in evaluation mode."""
-    model.eval()
-    with torch.no_grad():
-        return float(loss_of(model, samples))

@@ -311,9 +311,9 @@ def distance(state: dict[str, torch.Tensor], weights: torch.Tensor) -> float:
 def mean_held_out_loss_at_start(config: BenchConfig) -> float:
     """Of the untrained model."""
     from perfscope.runners.data.registry import held_out
-    from perfscope.runners.train import evaluate
+    from perfscope.runners.learning.evaluation import mean_loss
 
-    return evaluate(build_model(config), held_out(config))
+    return mean_loss(build_model(config), held_out(config), 256)
 
 
 # --- under mpiexec ------------------------------------------------------------------------------------------

@@ -184,7 +184,7 @@ def test_a_model_of_clicks_comes_near_the_best_and_a_target_of_auc_ends_the_run(
 def test_other_models_of_two_classes_have_an_auc_and_those_of_more_have_none() -> None:
     for classes in (2, 3):
         config = clicks(model="table_mlp", num_classes=classes)
-        figures = HeldOutSet(config, torch.device("cpu")).evaluate(build_model(config))
+        figures = HeldOutSet(plan(config), torch.device("cpu")).evaluate(build_model(config))
         assert (figures.auc is None) == (classes == 3)
 
 

@@ -122,7 +122,7 @@ def test_figures_are_those_of_the_whole_set_at_once() -> None:
     config = replace(BASE, held_out=700)
     samples, model = held_out(config, num=None), build_model(config)
     assert len(samples.inputs) == 700
-    figures = HeldOutSet(config, torch.device("cpu")).evaluate(model)
+    figures = HeldOutSet(plan(config), torch.device("cpu")).evaluate(model)
     with torch.no_grad():
         outputs = model(samples.inputs)
     assert figures.loss == pytest.approx(float(functional.cross_entropy(outputs, samples.targets)))
@@ -136,7 +136,7 @@ def test_tokens_are_evaluated_one_by_one() -> None:
     config = replace(
         BASE, model="transformer", input_shape=(12,), num_classes=4, dtype="float32", held_out=40
     )
-    figures = HeldOutSet(config, torch.device("cpu")).evaluate(build_model(config))
+    figures = HeldOutSet(plan(config), torch.device("cpu")).evaluate(build_model(config))
     samples = held_out(config, num=None)
     assert samples.targets.shape == (40, 12) and figures.top5 is None
     with torch.no_grad():

@@ -80,7 +80,7 @@ def test_the_network_learns_more_than_a_voxel_by_itself_tells() -> None:
     model = build_model(config)
     assert state is not None
     model.load_state_dict(state)
-    figures = HeldOutSet(config, torch.device("cpu")).evaluate(model)
+    figures = HeldOutSet(plan(config), torch.device("cpu")).evaluate(model)
     assert figures.top1 > 0.75 and figures.auc is not None and figures.auc > 0.8
 
 

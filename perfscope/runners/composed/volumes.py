@@ -67,7 +67,7 @@ class RankPart:
         return [layer for layer in expert_layers(self.job.shape) if layer.path.split(".")[0] in self.blocks]
 
     @cached_property
-    def _held(self) -> dict[str, Shape]:
+    def held(self) -> dict[str, Shape]:
         """Parameters of the rank before fully_shard has cut them."""
         mesh, shape = self.job.mesh, self.job.shape
         parts, experts = mesh.size(layer_axis(mesh)), self._names_of_experts
@@ -120,7 +120,7 @@ class RankPart:
             if name.split(".")[0] in self.blocks:
                 yield self._call("all_gather", Axis.SP, size, name, times=times)
         partial = set(norms(shape))
-        for param, held in self._held.items():
+        for param, held in self.held.items():
             if param.rpartition(".")[0] in partial:
                 yield self._whole(Axis.SP, held[0], f"gradients of {param}", library=True)
 
@@ -155,14 +155,14 @@ class RankPart:
             return []
         kept = self.blocks if mesh.size(Axis.PP) > 1 else (job.shape.tied_block,)
         shards, replicas = ((axis, mesh.group(axis, self.rank)) for axis in (Axis.FSDP, Axis.DP))
-        return shard_calls(self._held.items(), job.element_size, shards, replicas, kept)
+        return shard_calls(self.held.items(), job.element_size, shards, replicas, kept)
 
     def _gradients(self) -> Iterator[Traffic]:
         mesh = self.job.mesh
         index, parts = mesh.index(Axis.FSDP, self.rank), mesh.size(Axis.FSDP)
         apart = self._names_of_experts if mesh.size(Axis.EP) > 1 else frozenset()
         for experts in (False, True):
-            held = [shape for name, shape in self._held.items() if (name in apart) == experts]
+            held = [shape for name, shape in self.held.items() if (name in apart) == experts]
             size = sum(shard_elements(shape, parts, index) for shape in held)
             what = "gradients of experts" if experts else "gradients"
             if held:

@@ -8,13 +8,14 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from perfscope.runners.config import BenchConfig
 from perfscope.runners.data.registry import held_out
+from perfscope.runners.job import Job
 from perfscope.runners.learning.targets import ACCURACY, AUC, LOSS, PERPLEXITY, TOP5
 from perfscope.runners.schemes.base import Batch
 from perfscope.runners.schemes.local import cross_entropy
 
 _AT_ONCE = 256  # samples
+_SMALL = 1 << 25  # elements of all activations, of an evaluation that needs no thought
 _LARGEST_LOG = 700.0  # exp() of more overflows
 
 
@@ -38,11 +39,35 @@ class HeldOutFigures(NamedTuple):
         }
 
 
+def samples_at_once(job: Job) -> int:
+    """Samples that an evaluation takes at once: few enough that the training's passes need more memory.
+
+    As many as a rank's passes of training take, or more where these are small anyway.
+    """
+    of_training = max(job.group_batch // max(job.config.accumulate, 1), 1)
+    return max(of_training, min(_AT_ONCE, _SMALL // max(job.shape.activations, 1)))
+
+
+def mean_loss(model: nn.Module, samples: Batch, at_once: int) -> float:
+    """Mean cross entropy of the model on samples, in evaluation mode, `at_once` of them at a time."""
+    model.eval()
+    total, num = 0.0, len(samples.inputs)
+    with torch.no_grad():
+        for first in range(0, num, at_once):
+            inputs, targets = (
+                samples.inputs[first : first + at_once],
+                samples.targets[first : first + at_once],
+            )
+            total += float(cross_entropy(model(inputs), targets)) * len(inputs)
+    return total / num
+
+
 class HeldOutSet:
     """All samples that are kept from training, in host memory order, on one rank's device."""
 
-    def __init__(self, config: BenchConfig, device: torch.device) -> None:
-        self._samples = held_out(config, device, None)
+    def __init__(self, job: Job, device: torch.device) -> None:
+        self._samples = held_out(job.config, device, None)
+        self._at_once = samples_at_once(job)
         self.num = len(self._samples.inputs)
 
     def evaluate(self, model: nn.Module) -> HeldOutFigures:
@@ -52,8 +77,8 @@ class HeldOutSet:
         margins: list[torch.Tensor] = []  # of the second of two classes
         model.eval()
         with torch.no_grad():
-            for first in range(0, self.num, _AT_ONCE):
-                part = Batch(inputs[first : first + _AT_ONCE], targets[first : first + _AT_ONCE])
+            for first in range(0, self.num, self._at_once):
+                part = Batch(inputs[first : first + self._at_once], targets[first : first + self._at_once])
                 outputs = model(part.inputs)
                 scores, wanted = outputs.flatten(0, -2), part.targets.flatten()
                 loss += float(cross_entropy(outputs, part.targets)) * len(wanted)

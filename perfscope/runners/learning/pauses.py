@@ -41,7 +41,7 @@ class Pauses:
         self._steps = config.steps
         self._every, self._noise_every = scheme.evaluation_interval(config), config.noise_every
         self._target: Target | None = parse_target(config.target) if config.target else None
-        self._samples = HeldOutSet(config, world.device) if self._every and world.rank == 0 else None
+        self._samples = HeldOutSet(scheme.job, world.device) if self._every and world.rank == 0 else None
         everyone = world.groups(WORLD, [tuple(range(world.size))])
         # over MPI rank 0 measures alone
         alone = comm.Group(WORLD, (world.rank,), 0, None, world.ledger)

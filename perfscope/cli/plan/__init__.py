@@ -1,0 +1,1 @@
+"""`perfscope plan`: candidates, their figures, and the words for them."""

@@ -1,0 +1,93 @@
+"""`perfscope plan`: parse, call, print."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from perfscope.cli.lazy_group import HELP
+from perfscope.cli.output import print_result
+
+
+@click.command("plan", context_settings=HELP)
+@click.option("--model", required=True, help="Model of `perfscope bench list --models`.")
+@click.option(
+    "--cluster",
+    required=True,
+    metavar="HOSTSxRANKS[@RATE[,LATENCY]]",
+    help="The machine: 1x8, 2x4@10gbit, 4x8@100gbit,2us ...",
+)
+@click.option("--device-memory", metavar="SIZE", help="Limit of each rank: 80GB, 16GiB.  [default: none]")
+@click.option("--batch", metavar="N,N...", help="Samples per step.  [default: 1, 2, 4 ... 64 per rank]")
+@click.option(
+    "--dtype",
+    metavar="NAME,NAME...",
+    default="float32",
+    show_default=True,
+    help="float32, float64, bfloat16, float16.",
+)
+@click.option("--input", "input_shape", metavar="SHAPE", help="3x224x224, or tokens.  [default: the model's]")
+@click.option("--classes", type=click.IntRange(2), metavar="N", help="Classes.  [default: the model's]")
+@click.option(
+    "--optimizer", default="sgd", show_default=True, metavar="NAME", help="As of `perfscope bench run`."
+)
+@click.option(
+    "--momentum", type=click.FloatRange(0, 1, max_open=True), default=0.0, metavar="MU", help="Of sgd."
+)
+@click.option(
+    "--flops",
+    metavar="RATE",
+    help="FLOP/s of a rank: 60T, or float32=60T,bfloat16=700T.  [default: this host's measured ceilings]",
+)
+@click.option("--memory-bandwidth", metavar="RATE", help="Of a rank: 3.3TB/s.  [default: as --flops]")
+@click.option(
+    "--network",
+    metavar="NAME|LAT,BW",
+    help="Links between hosts: edr, hdr ..., or 2us,100Gbit.  [default: the rate in --cluster]",
+)
+@click.option(
+    "--inside", metavar="NAME|LAT,BW", help="Links inside a host: 3us,300GB/s.  [default: 10us,4GB/s]"
+)
+@click.option(
+    "--overlap",
+    type=click.FloatRange(0, 1),
+    default=0.5,
+    show_default=True,
+    metavar="SHARE",
+    help="Communication of DDP and FSDP that the backward pass hides.",
+)
+@click.option(
+    "--price-per-hour",
+    type=click.FloatRange(0, min_open=True),
+    metavar="P",
+    help="Of one rank; ranks the costs, and considers fewer ranks, too.",
+)
+@click.option("--top", type=click.IntRange(1, 50), default=5, show_default=True, metavar="K", help="Rows.")
+@click.option(
+    "--verify",
+    type=click.IntRange(0, 20),
+    default=0,
+    metavar="K",
+    help="Train the best K for a few steps on this machine, and compare.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print everything as one JSON object.")
+def command(model: str, cluster: str, as_json: bool, top: int, verify: int, **asked: Any) -> None:
+    """Find the fastest way to train a model on a machine, under a limit of memory.
+
+    Every mesh of the axes dp, fsdp, tp, sp, pp, cp and ep is tried, with each batch, precision, number of
+    microbatches, and with activation checkpointing. Nothing is trained without --verify: memory and
+    computation come from one step on tensors without values, communication from the schemes' own formulas.
+
+    \b
+    Examples:
+      perfscope plan --model gpt2-124m --cluster 1x8 --device-memory 80GB --flops 60T
+      perfscope plan --model gpt-micro --cluster 2x2@1gbit --batch 16 --verify 3
+      perfscope plan --model resnet50 --cluster 4x8 --network hdr --flops 60T --json
+    """
+    from perfscope.cli.bench.options import require_torch
+
+    require_torch()
+    from perfscope.cli.plan.planning import make_plan
+
+    print_result(make_plan(model, cluster, as_json=as_json, top=top, verify=verify, asked=asked))

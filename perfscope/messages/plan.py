@@ -1,0 +1,67 @@
+"""Sentences of `perfscope plan`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Protocol
+
+from perfscope.messages.lists import counted
+from perfscope.units import format_bytes, format_ratio
+
+_SHOWN = 4
+
+
+class _Held(Protocol):
+    @property
+    def peak(self) -> float: ...
+
+
+class _Excluded(Protocol):
+    @property
+    def name(self) -> str: ...
+    @property
+    def batch(self) -> int: ...
+    @property
+    def reason(self) -> str: ...
+    @property
+    def memory(self) -> _Held | None: ...
+
+
+def excluded_by_memory(excluded: Sequence[_Excluded], limit: float) -> str:
+    """One line: how many do not fit, and the one that misses the limit by least."""
+    nearest = min(excluded, key=lambda option: option.memory.peak if option.memory else 0.0)
+    peak = nearest.memory.peak if nearest.memory else 0.0
+    return (
+        f"{counted(len(excluded), 'way')} do not fit in {format_bytes(limit)} per rank; the nearest, "
+        f"{nearest.name} with a batch of {nearest.batch}, holds {format_bytes(peak)}"
+    )
+
+
+def no_fit(excluded: Sequence[_Excluded], limit: float) -> str:
+    """The error where nothing fits."""
+    return (
+        f"no way to train fits: {excluded_by_memory(excluded, limit)}; use a smaller --batch, more ranks, or "
+        f"a larger --device-memory"
+    )
+
+
+def excluded_by_scheme(excluded: Sequence[_Excluded]) -> list[str]:
+    """The most frequent reasons, one line each."""
+    names: dict[str, list[str]] = {}
+    for option in excluded:
+        names.setdefault(option.reason, []).append(option.name)
+    counts = Counter({reason: len(of_reason) for reason, of_reason in names.items()})
+    lines = [
+        f"cannot be: {names[reason][0]}{f' and {num - 1} more' if num > 1 else ''}: {reason}"
+        for reason, num in counts.most_common(_SHOWN)
+    ]
+    remaining = len(counts) - len(lines)
+    return (
+        [*lines, f"cannot be: {counted(remaining, 'further reason')}, see --json"] if remaining > 0 else lines
+    )
+
+
+def verified_order(agreement: float, num: int) -> str:
+    """How far the order was predicted."""
+    return f"order: {format_ratio(agreement, 0)} of the pairs among {num} as predicted"

@@ -1,0 +1,85 @@
+"""`perfscope plan` as users call it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from perfscope.cli.main import cli
+from perfscope.errors import PerfscopeError
+
+_MACHINE = ("--flops", "1T", "--batch", "8")
+
+
+def _plan(*arguments: str) -> str:
+    result = CliRunner().invoke(cli, ["plan", *arguments], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def _document(*arguments: str) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(_plan(*arguments, "--json"))
+    return document
+
+
+def _error(*arguments: str) -> str:
+    with pytest.raises(PerfscopeError) as raised:
+        CliRunner().invoke(cli, ["plan", *arguments], catch_exceptions=False, standalone_mode=False)
+    assert raised.value.exit_code == 2
+    assert "\n" not in str(raised.value)
+    return str(raised.value)
+
+
+def test_a_plan_fits_a_terminal_and_says_what_it_assumes() -> None:
+    text = _plan("--model", "gpt-nano", "--cluster", "2x2@1gbit", *_MACHINE)
+    assert max(map(len, text.splitlines())) <= 80
+    assert "Assumed" in text
+    assert "perfscope bench run" in text
+    assert "Pareto front" in text
+
+
+def test_a_limit_of_memory_excludes_and_says_what_would_need_how_much() -> None:
+    free = _document("--model", "gpt-nano", "--cluster", "1x2", *_MACHINE)
+    peaks = sorted(plan["candidate"]["memory"]["peak"] for plan in free["pareto"])
+    limit = f"{peaks[0] * 1.01:.0f}"
+    tight = _document("--model", "gpt-nano", "--cluster", "1x2", *_MACHINE, "--device-memory", limit)
+    assert 0 < tight["num_fit"] < free["num_fit"]
+    assert all(plan["candidate"]["memory"]["peak"] <= float(limit) for plan in tight["best"])
+    assert {one["why"] for one in tight["excluded"]} >= {"memory"}
+    line = _error("--model", "gpt-nano", "--cluster", "1x2", *_MACHINE, "--device-memory", "100kB")
+    assert "no way to train fits" in line
+    assert "holds" in line
+
+
+def test_a_slow_link_moves_what_is_sent_a_lot_off_the_top() -> None:
+    fast = _document("--model", "alexnet", "--cluster", "2x1", "--network", "1us,800Gbit", *_MACHINE)
+    slow = _document("--model", "alexnet", "--cluster", "2x1", "--network", "1us,10Mbit", *_MACHINE)
+    assert slow["best"][0]["communication_ratio"] > fast["best"][0]["communication_ratio"]
+    assert slow["best"][0]["step_s"] > fast["best"][0]["step_s"]
+
+
+def test_a_price_brings_in_fewer_ranks() -> None:
+    document = _document(*("--model", "smallcnn", "--cluster", "1x4", "--price-per-hour", "2", *_MACHINE))
+    assert {plan["candidate"]["num_ranks"] for plan in document["pareto"]} >= {1}
+    assert all(plan["cost"] > 0 for plan in document["best"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--model", "gtp-nano", "--cluster", "1x2"), "did you mean gpt-nano"),
+        (("--model", "gpt-nano", "--cluster", "two"), "HOSTSxRANKS@RATE"),
+        (("--model", "gpt-nano", "--cluster", "2x2"), "--network"),
+        (("--model", "gpt-nano", "--cluster", "100x8@1gbit"), "more than the 64"),
+        (("--model", "gpt-nano", "--cluster", "1x2", "--flops", "fast"), "60T"),
+        (("--model", "gpt-nano", "--cluster", "1x2", "--batch", "0"), "above 0"),
+        (("--model", "gpt-nano", "--cluster", "1x2", "--dtype", "int8"), "none of float32"),
+        (("--model", "gpt-nano", "--cluster", "1x2", "--device-memory", "much"), "80GB"),
+        (("--model", "smallcnn", "--cluster", "1x3", "--batch", "8", "--flops", "1T"), "cannot be cut"),
+    ],
+)
+def test_bad_input_is_one_line_that_says_what_to_do(arguments: tuple[str, ...], words: str) -> None:
+    assert words in _error(*arguments)
