@@ -15,7 +15,7 @@ _SPEED = (
     *("throughput_tokens_per_s", "tokens_per_step", "uneven_mean_ns"),
 )
 _OF_STEPS = (
-    *("step_ns", "overhead_ratio", "whole_run", "phases", "page_faults", *_SPEED),
+    *("step_ns", "overhead_ratio", "whole_run", "phases", "loading", "page_faults", *_SPEED),
     *("machine", "findings", "bench", "remarks", "traced_ratio", "unlike_windows", "self_checks", *_CAUSES),
     "flops_utilization",
 )
@@ -57,6 +57,13 @@ class Affected(Struct, frozen=True, kw_only=True):
 
 _TRAINING = Affected(paths=OF_TRAINING, text=files.TRAINING)
 _RUN = Affected(paths=("run", *OF_TRAINING), text=files.EVERYTHING)
+_LOADING = Affected(paths=("loading", "findings", "what_ifs"), text=files.LOADING)
+_OF_RANK = {
+    layout.PHASES_JSONL: Affected(paths=("phases",), text=files.PHASES),
+    layout.LOADING_JSONL: _LOADING,
+    layout.ERRORS_JSONL: Affected(paths=("findings", "remarks"), text=files.ERRORS),
+    layout.BENCH_JSON: Affected(paths=("bench", "findings", "machine", *_SPEED), text=files.BENCH),
+}
 _OF_HOST = {
     layout.TOPOLOGY_JSON: Affected(paths=_OF_MACHINE, text=files.MACHINE),
     layout.CEILINGS_JSON: Affected(paths=_OF_MACHINE, text=files.PEAKS),
@@ -71,6 +78,8 @@ def affected_by(path: str) -> Affected:
     """What comes from the file at `path`, relative to the run directory."""
     parts = path.split("/")
     if parts[0] == layout.HOSTS:
+        if layout.WORKERS in parts[2:3]:
+            return _LOADING
         return _OF_HOST.get(parts[-1], Affected(paths=_OF_MACHINE, text=files.HOST))
     if parts[0] != layout.RANKS:
         return _RUN if parts[0] == layout.RUN_JSON else _TRAINING
@@ -80,18 +89,11 @@ def affected_by(path: str) -> Affected:
     file, name = f"{RANKS}.{rank}", parts[2]
     if name == layout.STEPS_JSONL:
         return Affected(paths=(file, *_OF_STEPS), text=files.STEPS)
-    if name == layout.PHASES_JSONL:
-        return Affected(paths=("phases",), text=files.PHASES)
     if name == layout.LAYERS_JSON:
         of_layers = ("layers", "communication", "process_groups", f"{file}.communication")
         return Affected(paths=(*of_layers, "machine", "findings", *_CAUSES), text=files.LAYERS)
+    if name in _OF_RANK:
+        return _OF_RANK[name]
     if name in (layout.WINDOWS, layout.WINDOWS_JSONL):
         return Affected(paths=(file, *_OF_WINDOWS), text=files.WINDOWS)
-    if name == layout.ERRORS_JSONL:
-        return Affected(paths=("findings", "remarks"), text=files.ERRORS)
-    if name == layout.BENCH_JSON:
-        return Affected(
-            paths=("bench", "findings", "machine", *_SPEED),
-            text=files.BENCH,
-        )
     return _TRAINING

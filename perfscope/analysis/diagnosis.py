@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from perfscope.analysis import advice
 from perfscope.analysis.clocks.fit import ClockFit
@@ -18,6 +19,7 @@ from perfscope.analysis.efficiency.pop import efficiency
 from perfscope.analysis.efficiency.results import Efficiency
 from perfscope.analysis.experts.results import Experts
 from perfscope.analysis.group_axes import AxisOfCalls
+from perfscope.analysis.loading.what_ifs import mean_input, with_loading
 from perfscope.analysis.machine.host import Host
 from perfscope.analysis.machine.placement import remote_ranks
 from perfscope.analysis.machine.results import MachineAnalysis, Roofline
@@ -33,6 +35,7 @@ from perfscope.analysis.waits.host_conditions import surroundings
 from perfscope.analysis.waits.results import WaitAnalysis
 from perfscope.analysis.whatif.analyze import NOTHING, WhatIfs, analyze_what_ifs
 from perfscope.analysis.whatif.parallel import with_parallel
+from perfscope.analysis.whole_run.results import WholeRun
 from perfscope.messages.advice import TrainingAdvice
 from perfscope.tasks import mapped
 
@@ -86,6 +89,12 @@ def analyze_why(
         critical_paths=paths,
         missing=(*no_replay, *what_ifs.missing, *waits.missing, *no_path),
     )
+
+
+def with_input(why: Why, ranks: RankFiles, account: WholeRun | None) -> Why:
+    """With what-ifs of the mean step: of waiting for input and of data loaders."""
+    mean = mean_input(ranks.steps, ranks.results, account)
+    return replace(why, what_ifs=with_loading(why.what_ifs, ranks.loading, mean))
 
 
 def _tasks(

@@ -285,3 +285,14 @@ def _reasons(notes: Sequence[DroppedInput]) -> str:
 def _short(text: str) -> str:
     line = " ".join(text.split())
     return line if len(line) <= _MAX_WORDS else f"{line[: _MAX_WORDS - 1]}…"
+
+
+def uneven_steps(ranks: Sequence[RankResult]) -> list[Missing]:
+    """Ranks that recorded fewer steps than others."""
+    counts = {rank.rank: rank.num_steps for rank in ranks if rank.num_steps}
+    most = max(counts.values(), default=0)
+    fewer = [rank for rank, count in sorted(counts.items()) if count < most - 1]
+    if not fewer:
+        return []
+    least = min(counts[rank] for rank in fewer)
+    return [missing_figure(Figure.LATER_STEPS, Cause.UNEVEN_STEPS, ranks=fewer, least=least, most=most)]

@@ -27,6 +27,8 @@ from perfscope.analysis.kernels.merging import merge_kernels
 from perfscope.analysis.kernels.record import KERNEL_COLUMNS, KernelRecord
 from perfscope.analysis.kernels.streams import STREAM_COLUMNS, StreamRecord, queued
 from perfscope.analysis.layers import LAYER_COLUMNS, LayerRecord, ModelFacts, RankLayers
+from perfscope.analysis.loading.record import rank_loading
+from perfscope.analysis.loading.results import RankLoading
 from perfscope.analysis.mainline import LineRecord
 from perfscope.analysis.missing import Missing, missing_figure
 from perfscope.analysis.phases import PhaseKey, RankPhase, rank_phases
@@ -104,6 +106,7 @@ class RankRead(Struct, frozen=True, kw_only=True):
     times: RankStepTimes
     parts: StepParts
     phases: Mapping[PhaseKey, RankPhase] = {}
+    loading: RankLoading | None = None
 
 
 class RankPart(Struct, kw_only=True):
@@ -181,7 +184,12 @@ def _read_rank(task: RankTask, rank: int, part: RankPart) -> RankRead:
     layers.finish(traces.layers, rank)
     part.parameters = part.parameters or layers.model.shapes
     read = _rank_read(rank, record, windows, table, traced, ahead=task.ahead)
-    return replace(read, phases=rank_phases(rank, source.phases(rank), table))
+    num_cpus = len(record.affinity) if record.affinity else None
+    return replace(
+        read,
+        phases=rank_phases(rank, source.phases(rank), table),
+        loading=rank_loading(rank, source.loading(rank), table.num_rows, num_cpus),
+    )
 
 
 def _rank_read(

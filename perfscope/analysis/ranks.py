@@ -15,6 +15,8 @@ from msgspec.structs import replace
 
 from perfscope.analysis.affected import OF_TRAINING
 from perfscope.analysis.buckets import LayerParams
+from perfscope.analysis.loading.record import drawn_once
+from perfscope.analysis.loading.results import RankLoading
 from perfscope.analysis.machine.thread_states import ThreadStates
 from perfscope.analysis.missing import Missing, missing_figure
 from perfscope.analysis.phases import PhaseKey, RankPhase
@@ -55,6 +57,7 @@ class RankFiles(Struct, frozen=True, kw_only=True):
         times: by rank, the same steps' times on the wall clock.
         parts: by rank, what the same steps hold.
         phases: by rank, times by the names that the program marks.
+        loading: of ranks with data loaders that have workers.
         parameters: layers of the model with their parameters' sizes, in order of registration.
         traces: every traced window.
         states: by rank, what its main thread was seen to sleep in; from the hosts' samples.
@@ -76,6 +79,7 @@ class RankFiles(Struct, frozen=True, kw_only=True):
     num_unmarked: int
     states: Mapping[int, ThreadStates] = {}
     phases: Mapping[int, Mapping[PhaseKey, RankPhase]] = {}
+    loading: tuple[RankLoading, ...] = ()
 
     @property
     def hosts(self) -> dict[int, str]:
@@ -122,6 +126,7 @@ def read_ranks(
         times={number: rank.times for number, rank in read.items()},
         parts={number: rank.parts for number, rank in read.items()},
         phases={number: rank.phases for number, rank in read.items()},
+        loading=drawn_once([rank.loading for rank in read.values() if rank.loading is not None]),
         parameters=part.parameters,
         traces=part.traces,
         missing=tuple(part.missing),

@@ -22,6 +22,7 @@ from perfscope.analysis.hangs import Hang
 from perfscope.analysis.inspector import CommunicatorCalls
 from perfscope.analysis.intervals import Int64
 from perfscope.analysis.kernels.results import Kernels, StreamQueue
+from perfscope.analysis.loading.results import RankLoading
 from perfscope.analysis.machine.results import FlopsUtilization, MachineAnalysis
 from perfscope.analysis.missing import Missing
 from perfscope.analysis.phases import PhaseResult
@@ -385,6 +386,7 @@ class Finding(Struct, frozen=True, kw_only=True):
     confidence: Confidence | None = None  # how far it can be trusted
     symptom_of: FindingKind | None = None  # the finding that this one is a consequence of
     of_training: bool = False  # training_ns / num_steps of whole_run is the step of the gain
+    of_mean: bool = False  # the mean untraced step is
 
     @property
     def text(self) -> FindingText:
@@ -447,6 +449,7 @@ class RunAnalysis(Struct, frozen=True, kw_only=True):
     machine: MachineAnalysis | None = None  # None: nothing of the machine was recorded
     bench: BenchResult | None = None  # None: not a run of `perfscope bench`
     page_faults: tuple[RankFaults, ...] = ()  # of ranks whose probe counts them
+    loading: tuple[RankLoading, ...] = ()  # of ranks with data loaders that have workers
     phases: tuple[PhaseResult, ...] = ()  # by name; each before those that are nested in it
     whole_run: WholeRun | None = None  # account of the run's wall time; None: `missing` has the reason
     efficiency: Efficiency | None = None  # None: `missing` has the reason

@@ -28,7 +28,7 @@ from perfscope.analysis.communication_of_run import (
     without_unseen,
 )
 from perfscope.analysis.counter_results import StepCounters
-from perfscope.analysis.diagnosis import Why, analyze_why
+from perfscope.analysis.diagnosis import Why, analyze_why, with_input
 from perfscope.analysis.execution import execution_of
 from perfscope.analysis.experts.analyze import analyze_experts
 from perfscope.analysis.experts.results import Experts
@@ -42,6 +42,7 @@ from perfscope.analysis.kernels.tables import kernels_of
 from perfscope.analysis.layer_counters import counted_run
 from perfscope.analysis.layers import arithmetic_ratio, layer_results, uneven_layer
 from perfscope.analysis.learning import with_energy
+from perfscope.analysis.loading.what_ifs import mean_input
 from perfscope.analysis.machine.analyze import Training, analyze_machine
 from perfscope.analysis.machine.cpu_waits import cpu_waits
 from perfscope.analysis.machine.host import Host
@@ -59,6 +60,7 @@ from perfscope.analysis.missing_reasons import (
     run_in_progress,
     steps_left_out,
     told_by_probes,
+    uneven_steps,
     why_no_window,
     without_windows,
 )
@@ -77,7 +79,6 @@ from perfscope.analysis.results import (
     Communication,
     LayerResult,
     Quantiles,
-    RankResult,
     RunAnalysis,
 )
 from perfscope.analysis.self_checks import with_self_checks
@@ -183,7 +184,7 @@ def analyze_run(
         counters=counted.step({layer.layer for layer in layers}),
         machine=machine,
         hosts=hosts,
-        why=why,
+        why=with_input(why, ranks, account),
         bench=bench,
         whole_run=account,
         faults=page_faults(ranks.parts),
@@ -321,8 +322,7 @@ def _with_energy(bench: BenchResult | None, machine: MachineAnalysis | None) -> 
 def _analysis(source: RunSource, figures: _Figures) -> RunAnalysis:
     """All but the findings."""
     ranks, comm, why, speed = figures.ranks, figures.comm, figures.why, figures.speed
-    records = source.rank_records
-    whole_files = 0 < ranks.num_unmarked == ranks.num_windows
+    records, whole_files = source.rank_records, 0 < ranks.num_unmarked == ranks.num_windows
     return RunAnalysis(
         run=source.run,
         ranks=ranks.results,
@@ -353,6 +353,7 @@ def _analysis(source: RunSource, figures: _Figures) -> RunAnalysis:
         bench=_with_energy(figures.bench, figures.machine),
         whole_run=figures.whole_run,
         page_faults=figures.faults,
+        loading=figures.ranks.loading,
         phases=phases_of(ranks.phases, {rank.rank: rank.num_steps for rank in ranks.results}),
         efficiency=why.efficiency,
         what_ifs=why.what_ifs.what_ifs,
@@ -424,6 +425,8 @@ def _evidence(source: RunSource, figures: _Figures, analysis: RunAnalysis) -> Ev
         pipeline=analysis.pipeline,
         experts=analysis.experts,
         whole_run=analysis.whole_run,
+        loading=analysis.loading,
+        mean_input=mean_input(figures.ranks.steps, analysis.ranks, analysis.whole_run),
         beside=traced_shares(figures.ranks.parts),
         page_faults=analysis.page_faults,
         kernels=analysis.kernels,
@@ -469,7 +472,7 @@ def _missing_of_run(
     missing.extend(damaged_windows(source.summaries(), source.ranks))
     missing.extend(steps_left_out(source.summaries()))
     missing.extend(_ranks_without(ranks))
-    missing.extend(_uneven_steps(ranks.results))
+    missing.extend(uneven_steps(ranks.results))
     if ranks.num_unmarked:
         missing.append(missing_figure(Figure.STEP_BOUNDARIES, Cause.NO_STEP_MARKS))
     if ranks.num_windows:
@@ -503,17 +506,6 @@ def _ranks_without(ranks: RankFiles) -> list[Missing]:
     if stepless:
         missing.append(missing_figure(Figure.STEP_TIME, Cause.NO_STEP_RECORDED, ranks=stepless))
     return missing
-
-
-def _uneven_steps(ranks: Sequence[RankResult]) -> list[Missing]:
-    """Ranks that recorded fewer steps than others."""
-    counts = {rank.rank: rank.num_steps for rank in ranks if rank.num_steps}
-    most = max(counts.values(), default=0)
-    fewer = [rank for rank, count in sorted(counts.items()) if count < most - 1]
-    if not fewer:
-        return []
-    least = min(counts[rank] for rank in fewer)
-    return [missing_figure(Figure.LATER_STEPS, Cause.UNEVEN_STEPS, ranks=fewer, least=least, most=most)]
 
 
 def _is_of_some_layers(entry: Missing) -> bool:

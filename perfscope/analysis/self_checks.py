@@ -224,7 +224,7 @@ def _gain_within_step(analysis: RunAnalysis) -> Iterator[_Pair]:
     for finding in analysis.findings:
         if finding.gain_ratio is not None:
             yield _Pair(finding.id.value, finding.gain_ratio, 1.0, 1e-9, exact=False)
-        step_ns = mean_ns if finding.of_training else median_ns
+        step_ns = mean_ns if finding.of_training or finding.of_mean else median_ns
         if finding.gain_ns is not None and step_ns is not None:
             yield _Pair(finding.id.value, finding.gain_ns, step_ns, 2, exact=False)
     for what_if in analysis.what_ifs:
@@ -241,7 +241,7 @@ def _gain_within_cause(analysis: RunAnalysis) -> Iterator[_Pair]:
 def _what_if_step(analysis: RunAnalysis) -> Iterator[_Pair]:
     usual = analysis.step_ns
     for what_if in analysis.what_ifs:
-        if usual is not None:
+        if usual is not None and not what_if.of_mean:
             yield _Pair(what_if.id, what_if.step_ns + what_if.gain_ns, usual.median, 2)
 
 

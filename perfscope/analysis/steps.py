@@ -65,6 +65,7 @@ class RankSteps(Struct, frozen=True, kw_only=True, eq=False):
     is_counted: NDArray[np.bool_]  # which of them the quantiles are taken over
     is_traced: NDArray[np.bool_]  # which of them a window traced
     input_wait_ns: int | None  # median over the counted steps
+    mean_input_wait_ns: float | None  # mean over them
     samples: BatchSizes | None
     tokens: BatchSizes | None  # None: not known, or no model of tokens
     elapsed_ns: int | None
@@ -147,12 +148,14 @@ def rank_steps(
         start, durations = _on_device(start, durations, whole_numbers(table, "step"), window, on_device)
     elif runs_ahead and len(counted) and counted.mean() > RAN_AHEAD * np.median(counted):
         shared = _shared_out(durations, mask)
+    waits = _known(table, "input_ns", mask)
     return RankSteps(
         durations=durations,
         starts=start,
         is_counted=mask,
         is_traced=window >= 0,
-        input_wait_ns=_median_known(table, "input_ns", mask),
+        input_wait_ns=None if waits is None else round(float(np.median(waits))),
+        mean_input_wait_ns=None if waits is None else float(waits.mean()),
         samples=_batch_sizes(table, "samples", mask),
         tokens=_batch_sizes(table, "tokens", mask),
         elapsed_ns=elapsed_ns,
@@ -213,12 +216,11 @@ def _shared_out(durations: Int64, counted: NDArray[np.bool_]) -> Int64:
     return result
 
 
-def _median_known(
-    table: pa.Table, column: str, mask: np.ndarray[tuple[int], np.dtype[np.bool_]]
-) -> int | None:
-    values = whole_numbers(table, column)[mask]
+def _known(table: pa.Table, column: str, mask: NDArray[np.bool_]) -> Int64 | None:
+    """Those of the counted steps that were recorded; None where none was."""
+    values: Int64 = whole_numbers(table, column)[mask]
     recorded = values[values >= 0]
-    return round(float(np.median(recorded))) if len(recorded) else None
+    return recorded if len(recorded) else None
 
 
 def _batch_sizes(table: pa.Table, column: str, mask: NDArray[np.bool_]) -> BatchSizes | None:

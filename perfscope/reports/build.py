@@ -32,6 +32,7 @@ from perfscope.reports.sections.kernels import kernels_section
 from perfscope.reports.sections.layer_names import layer_names
 from perfscope.reports.sections.layers import layers_section
 from perfscope.reports.sections.learning import learning_section
+from perfscope.reports.sections.loading import loading_section
 from perfscope.reports.sections.machine import machine_figures, machine_notices, machine_section
 from perfscope.reports.sections.memory import memory_section
 from perfscope.reports.sections.phases import phases_section
@@ -78,6 +79,7 @@ def build_report(analysis: RunAnalysis, timeline: TimelineExtract | None) -> Rep
         hangs_section(analysis),
         whole_run_section(analysis),
         phases_section(analysis),
+        loading_section(analysis),
         scheme_section(analysis),
         learning_section(analysis),
         breakdown_section(usual),

@@ -18,11 +18,13 @@ need not be installed), so nothing here may import perfscope by that name.
     <run>/hosts/<host>/sampler.lock      held (flock) by the one sampler of the host
     <run>/hosts/<host>/sampler.error     why no sampler could start; only then
     <run>/hosts/<host>/hangs.jsonl       ranks that made no step for long, and where they stood (hangs.py)
+    <run>/hosts/<host>/workers/*.jsonl   batches of a data loader's workers (loader_records.py)
     <run>/hosts/<host>/stacks.speedscope.json   Python stacks of the ranks, with --stacks
     <run>/ranks/<rank>/rank.json         one rank: pid, host, framework, groups, clock anchors
     <run>/ranks/<rank>/steps.jsonl       one line per step, append-only
     <run>/ranks/<rank>/marks.jsonl       what the rank does while it makes no step (probes/marks.py)
     <run>/ranks/<rank>/phases.jsonl      time of phases by name, append-only (phase_records.py)
+    <run>/ranks/<rank>/loading.jsonl     when it asked loaders with workers for batches (loader_records.py)
     <run>/ranks/<rank>/bench.json        a bench run's losses, calls and interface counters
     <run>/ranks/<rank>/layers.json       module names, types, parameter counts
     <run>/ranks/<rank>/windows.jsonl     one line per traced window
@@ -54,6 +56,7 @@ SAMPLES_SEAL = "samples.seal.json"
 SAMPLER_LOCK = "sampler.lock"
 SAMPLER_ERROR = "sampler.error"
 PIDS = "pids"
+WORKERS = "workers"
 WATCHER = "watcher"
 WATCHING = "watching"
 STACKS_JSON = "stacks.speedscope.json"
@@ -63,6 +66,7 @@ RANK_JSON = "rank.json"
 STEPS_JSONL = "steps.jsonl"
 MARKS_JSONL = "marks.jsonl"
 PHASES_JSONL = "phases.jsonl"
+LOADING_JSONL = "loading.jsonl"
 LAYERS_JSON = "layers.json"
 BENCH_JSON = "bench.json"
 WINDOWS_JSONL = "windows.jsonl"

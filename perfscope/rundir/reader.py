@@ -31,7 +31,7 @@ from perfscope.rundir.opening import (
     read_bounded,
     reason_of,
 )
-from perfscope.rundir.phase_records import PhaseTimes, read_phases
+from perfscope.rundir.rank_lines import RankLines
 from perfscope.rundir.records import LayersRecord, RankRecord, decode_run
 from perfscope.rundir.rows import Row, decode_lines, read_step_lines, without_impossible
 from perfscope.rundir.samples import HostSamples, read_samples
@@ -58,7 +58,7 @@ class ReadNote(Struct, frozen=True, kw_only=True):
     reason: str
 
 
-class RunReader:
+class RunReader(RankLines):
     """A run directory, its `latest` link, or the path of its run.json.
 
     Args:
@@ -196,15 +196,6 @@ class RunReader:
         for what, number in wrong.items():
             self._note(path, number, what)
         return table
-
-    def phases(self, rank: int) -> PhaseTimes | None:
-        """Phases by name of the rank; None where it has marked none."""
-        path = self.rank_folder(rank) / layout.PHASES_JSONL
-        data = self._line_bytes(path, self._seal(rank, layout.PHASES_JSONL))
-        times = None if data is None else read_phases(data)
-        if times is not None and times.num_bad:
-            self._note(path, times.num_bad, "phases that cannot be read (the last is torn by a kill)")
-        return times
 
     def _note_lost_steps(self, rank: int, num_rows: int) -> None:
         """A rank that ended counted its steps; a rank that was killed wrote what it could."""

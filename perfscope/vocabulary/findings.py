@@ -11,6 +11,9 @@ class FindingKind(str, Enum):
     COMPUTE_BOUND = "compute_bound"
     COPY_BOUND = "copy_bound"
     INPUT_BOUND = "input_bound"
+    DECODE_BOUND = "decode_bound"  # input, and the workers of the loader compute
+    STORE_BOUND = "store_bound"  # and they wait for storage
+    SLOW_WORKER = "slow_worker"  # and they wait for one of them
     OPTIMIZER_BOUND = "optimizer_bound"
     # Gaps without work.
     LAUNCH_BOUND = "launch_bound"
@@ -72,6 +75,14 @@ GAPS = frozenset(
         FindingKind.PREEMPTED,
         FindingKind.IDLE_BOUND,
         FindingKind.HOST_BOUND,
+    }
+)
+INPUT = frozenset(
+    {
+        FindingKind.INPUT_BOUND,
+        FindingKind.DECODE_BOUND,
+        FindingKind.STORE_BOUND,
+        FindingKind.SLOW_WORKER,
     }
 )
 COMMUNICATION = frozenset(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from perfscope.vocabulary.findings import COMMUNICATION
+from perfscope.vocabulary.findings import COMMUNICATION, INPUT
 from perfscope.vocabulary.findings import FindingKind as Kind
 
 # Ranks that wait for a CPU, or compute slowly: operators take longer, not on all ranks alike, and the others
@@ -22,8 +22,8 @@ _GAPS = frozenset({Kind.PREEMPTED, Kind.HOST_BOUND, Kind.IDLE_BOUND, Kind.LAUNCH
 _BESIDE = SLOW_RANKS | _WAITING | _GAPS
 
 SYMPTOMS: Mapping[Kind, frozenset[Kind]] = {
-    Kind.DISTURBED: SLOW_RANKS | _WAITING | NO_CPU | {Kind.INPUT_BOUND},
-    Kind.OVERSUBSCRIBED: SLOW_RANKS | _WAITING | NO_CPU | {Kind.INPUT_BOUND},
+    Kind.DISTURBED: SLOW_RANKS | _WAITING | NO_CPU | INPUT,
+    Kind.OVERSUBSCRIBED: SLOW_RANKS | _WAITING | NO_CPU | INPUT,
     Kind.NUMA_REMOTE: SLOW_RANKS | _WAITING | {Kind.MEMORY_BOUND},
     Kind.POWER_CAPPED: SLOW_RANKS | _WAITING,
     Kind.STRAGGLER: _WAITING | {Kind.LATE_START, Kind.IMBALANCE},
@@ -34,10 +34,10 @@ SYMPTOMS: Mapping[Kind, frozenset[Kind]] = {
     Kind.PIPELINE_BUBBLE: _WAITING,
     Kind.EXPERT_IMBALANCE: _WAITING | {Kind.STRAGGLER, Kind.IMBALANCE, Kind.LATE_START},
     Kind.SERVER_BOUND: _WAITING | {Kind.MODEL_SPLIT, Kind.IMBALANCE, Kind.LATE_START},
-    Kind.INPUT_BOUND: _WAITING | {Kind.IMBALANCE, Kind.LATE_START},
+    **{kind: _WAITING | {Kind.IMBALANCE, Kind.LATE_START} for kind in INPUT},
     Kind.HOST_BLOCKED: frozenset({Kind.COPY_BOUND, Kind.LAUNCH_BOUND}),
     Kind.UNEVEN_COMM: _WAITING,
-    Kind.EVALUATION: _BESIDE | {Kind.INPUT_BOUND, Kind.COMPUTE_BOUND},
+    Kind.EVALUATION: _BESIDE | INPUT | {Kind.COMPUTE_BOUND},
     Kind.ROLLOUT: _BESIDE | {Kind.COMPUTE_BOUND},
     Kind.CHECKPOINT: _BESIDE | {Kind.COPY_BOUND},
     Kind.GARBAGE_COLLECTION: _BESIDE,

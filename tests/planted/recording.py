@@ -167,6 +167,9 @@ class EmulatedRun:
     def phases(self, rank: int) -> None:
         return None
 
+    def loading(self, rank: int) -> None:
+        return None
+
     def steps(self, rank: int) -> pa.Table:
         job, one = self.job, self.played[rank]
         starts = np.rint(np.array(one.starts) * 1e9).astype(np.int64)

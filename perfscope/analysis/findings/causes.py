@@ -6,6 +6,7 @@ from collections import defaultdict
 
 from msgspec.structs import replace
 
+from perfscope.analysis.findings import loading
 from perfscope.analysis.findings.evidence import Evidence
 from perfscope.analysis.kernels.results import Kernels
 from perfscope.analysis.machine.counters import counted_between
@@ -19,8 +20,6 @@ from perfscope.messages.findings.step import (
     CopyBound,
     HostBlocked,
     IdleBound,
-    InputBound,
-    InputBoundUntraced,
     LaunchBound,
     OptimizerBound,
     Preempted,
@@ -34,7 +33,6 @@ from perfscope.vocabulary.kernels import MATRIX, MOVES_BYTES, NOT_COMPUTE
 
 NOTABLE = 0.05  # a cause below this share of the step is not worth a finding beside the verdict
 LARGE = 0.1  # of the compute that a layer must have to be the one to look at
-INPUT_BOUND = 0.2  # of the median step in the data loader, where nothing was traced
 _BLOCKS = 0.3  # of the devices' idle time that a blocking call must account for to be named
 _EXPLAINS = 0.5  # of the idle time that waiting for a CPU must account for
 _LAUNCHES = 0.5  # of the idle time that the host must spend launching, with nothing queued
@@ -87,21 +85,6 @@ def copies(evidence: Evidence) -> Finding:
         facts=CopyBound(copy=evidence.of_step(cost), framework=evidence.framework),
         gain_ns=gain_ns,
         gain_ratio=gain_ratio,
-    )
-
-
-def input_wait(evidence: Evidence) -> Finding:
-    cost = evidence.mean("input_wait")
-    gain_ns, gain_ratio = evidence.gain("no_input_wait", cost)
-    worst, breakdown = max(evidence.traced, key=lambda item: item[1].input_wait)
-    return Finding(
-        id=FindingKind.INPUT_BOUND,
-        facts=InputBound(
-            input_wait=evidence.of_step(cost), framework=evidence.framework, worst_ns=breakdown.input_wait
-        ),
-        gain_ns=gain_ns,
-        gain_ratio=gain_ratio,
-        rank=worst.rank,
     )
 
 
@@ -171,13 +154,9 @@ def untraced(evidence: Evidence) -> Finding:
     waits = [rank.input_wait_ns for rank in evidence.ranks if rank.input_wait_ns is not None]
     wait = sum(waits) / len(waits) if waits else 0.0
     share = wait / step.median if step.median else 0.0
-    if share >= INPUT_BOUND:
-        return Finding(
-            id=FindingKind.INPUT_BOUND,
-            facts=InputBoundUntraced(wait_ns=wait, step_ns=step.median, framework=evidence.framework),
-            gain_ns=round(wait),
-            gain_ratio=share,
-        )
+    waiting = loading.untraced(evidence, wait, step.median)
+    if waiting is not None:
+        return waiting
     return Finding(
         id=FindingKind.NOT_TRACED,
         facts=NotTraced(

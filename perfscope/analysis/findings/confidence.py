@@ -18,7 +18,7 @@ from perfscope.analysis.results import Finding, RankResult
 from perfscope.messages.findings.confidence import Confidence, NotEnoughEvidence, Reason
 from perfscope.vocabulary.confidence import ConfidenceLevel as Level
 from perfscope.vocabulary.confidence import Doubt
-from perfscope.vocabulary.findings import ABOUT_THE_RECORDING, GAPS
+from perfscope.vocabulary.findings import ABOUT_THE_RECORDING, GAPS, INPUT
 from perfscope.vocabulary.findings import FindingKind as Kind
 
 _ORDER = (Level.HIGH, Level.MEDIUM, Level.LOW, Level.NONE)
@@ -67,7 +67,9 @@ def confidence(evidence: Evidence, finding: Finding) -> Confidence:
         return _of_all_steps(evidence, finding, min(faults.num_steps for faults in evidence.page_faults))
     if finding.id in _ALWAYS_ON | _PLACED or finding.of_training or not evidence.traced:
         return _of_all_steps(evidence, finding)
-    if finding.id is Kind.INPUT_BOUND:
+    if finding.of_mean:  # timed in every step
+        return _of_all_steps(evidence, finding)
+    if finding.id in INPUT:
         timed = _input_as_timed(evidence)
         if timed is not None and timed >= AGREES:
             return _of_all_steps(evidence, finding)
@@ -79,14 +81,17 @@ def _of_all_steps(evidence: Evidence, finding: Finding, num_steps: int | None = 
     """`num_steps`: that the finding rests on, where these are not all that were counted."""
     steps = evidence.step_ns.count / max(len(evidence.ranks), 1) if evidence.step_ns is not None else 0
     steps = steps if num_steps is None else num_steps
+    spread = evidence.spread_ratio
+    if finding.of_mean and evidence.mean_input is not None:
+        spread = evidence.mean_input.spread_ratio
     reasons = [] if finding.id in _PLACED else _at_most(Doubt.FEW_STEPS, steps, FEW_TIMED)
     if finding.gain_ratio is None:
         reasons.append(Reason(doubt=Doubt.NOT_MEASURED, level=Level.MEDIUM, value=None))
     if finding.id is not Kind.DISTURBED:
         reasons += _disturbed(evidence)
     if finding.id is not Kind.DISTURBED and not finding.of_training:  # these make steps differ
-        reasons += _at_least(Doubt.SPREAD, evidence.spread_ratio, SPREAD)
-    return _judged(reasons, num_steps=steps, spread_ratio=evidence.spread_ratio)
+        reasons += _at_least(Doubt.SPREAD, spread, SPREAD)
+    return _judged(reasons, num_steps=steps, spread_ratio=spread)
 
 
 def _of_traced(evidence: Evidence, finding: Finding, always_on: float | None = None) -> Confidence:

@@ -10,6 +10,8 @@ from perfscope.analysis.experts.results import Experts
 from perfscope.analysis.fault_results import RankFaults
 from perfscope.analysis.kernels.results import Kernels
 from perfscope.analysis.layers import UnevenLayer
+from perfscope.analysis.loading.results import RankLoading
+from perfscope.analysis.loading.what_ifs import MeanInput
 from perfscope.analysis.machine.cpu_waits import CpuWaits
 from perfscope.analysis.machine.host import Host
 from perfscope.analysis.machine.results import MachineAnalysis
@@ -66,6 +68,8 @@ class Evidence(Struct, frozen=True, kw_only=True):
     experts: Experts | None = None
     workload: Workload = Workload.TRAINING
     whole_run: WholeRun | None = None
+    loading: tuple[RankLoading, ...] = ()
+    mean_input: MeanInput | None = None  # None: no rank timed its waiting for input
     beside: Mapping[RunPart, Mapping[int, float]] = {}  # by part and rank, share of the traced steps
     page_faults: Sequence[RankFaults] = ()
     kernels: Kernels | None = None

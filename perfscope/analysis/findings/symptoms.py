@@ -22,7 +22,7 @@ from perfscope.messages.findings.axes import AxisComm
 from perfscope.messages.findings.communication import ExposedComm
 from perfscope.messages.findings.page_faults import PageFaultChurn
 from perfscope.messages.findings.whole_run import BesideSteps
-from perfscope.vocabulary.findings import COMMUNICATION
+from perfscope.vocabulary.findings import COMMUNICATION, INPUT
 from perfscope.vocabulary.findings import FindingKind as Kind
 from perfscope.vocabulary.symptoms import NO_CPU, SLOW_RANKS, SYMPTOMS
 
@@ -96,7 +96,7 @@ def _lack_of_cpus(evidence: Evidence, cause: Finding, finding: Finding) -> bool:
         return _waits_for_want_of_cpus(evidence, cause, finding)
     if finding.id is Kind.COMPUTE_BOUND:
         return is_severe
-    if finding.id is Kind.INPUT_BOUND:  # a loader may be slow by itself, with as little CPU time
+    if finding.id in INPUT:  # a loader may be slow by itself, with as little CPU time
         return (cause.gain_ratio or 0.0) >= CLEARLY * (finding.gain_ratio or 0.0)
     if finding.id in NO_CPU - {Kind.PREEMPTED}:
         return cause.gain_ratio is not None and _weighs(cause, finding)

@@ -6,7 +6,7 @@ from perfscope.analysis.findings.evidence import Evidence
 from perfscope.analysis.results import Finding
 from perfscope.analysis.whole_run.results import LongSteps, WholeRun
 from perfscope.messages.findings.whole_run import BesideSteps
-from perfscope.vocabulary.findings import FindingKind
+from perfscope.vocabulary.findings import INPUT, FindingKind
 from perfscope.vocabulary.run_parts import RunPart
 
 NOTABLE = 0.05  # of the training's time
@@ -66,7 +66,7 @@ def _finding(whole_run: WholeRun, entry: LongSteps, framework: str) -> Finding:
 
 def leads(finding: Finding, otherwise: Finding) -> bool:
     """Whether it costs more than what would lead the report could bring: both as shares of the training."""
-    if finding.id is FindingKind.INPUT_STALLS and otherwise.id is FindingKind.INPUT_BOUND:
+    if finding.id is FindingKind.INPUT_STALLS and otherwise.id in INPUT:
         return False  # steps wait for input with and without them
     cost = finding.gain_ratio or 0.0
     ordinary = (1 - cost) * (otherwise.gain_ratio or 0.0)

@@ -11,12 +11,13 @@ class WhatIf(Struct, frozen=True, kw_only=True):
     Attributes:
         id: stable slug: perfect_balance, zero_transfer, full_overlap, no_input_wait, no_stragglers,
             double_bandwidth, one_bucket, roofline:LAYER; of one axis of the mesh zero_transfer:AXIS,
-            full_overlap:AXIS, fast_link:AXIS.
+            full_overlap:AXIS, fast_link:AXIS; of a loader those of vocabulary.loading.LoaderChange.
         title: what is changed, in words.
         step_ns: the predicted step, in the scale of the usual (untraced) step.
         gain_ns: median untraced step - step_ns; never negative.
         gain_ratio: gain_ns / median untraced step.
         evidence: figures it rests on.
+        of_mean: these are of the mean untraced step, not the median one: waiting for input.
         caution: why it is doubtful; "" where nothing speaks against it.
     """
 
@@ -30,6 +31,7 @@ class WhatIf(Struct, frozen=True, kw_only=True):
     layer: str | None = None
     rank: int | None = None
     axis: str | None = None
+    of_mean: bool = False
 
 
 class ReplayCheck(Struct, frozen=True, kw_only=True):

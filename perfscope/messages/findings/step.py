@@ -9,7 +9,7 @@ from perfscope.messages.findings.facts import PartOfStep
 from perfscope.messages.findings.texts import FindingFacts, FindingText, Subject, of_step
 from perfscope.messages.kernels import TITLES
 from perfscope.messages.lists import counted, joined
-from perfscope.messages.sentences import capital, in_sentence
+from perfscope.messages.sentences import in_sentence
 from perfscope.units import format_ns, format_ratio
 from perfscope.vocabulary.host_activity import HostActivity
 from perfscope.vocabulary.kernels import KernelType
@@ -96,40 +96,6 @@ class CopyBound(FindingFacts, frozen=True, kw_only=True):
             f"Copies take {of_step(self.copy)}, not overlapped with compute or communication.",
             "Host-to-device, device-to-host and device-to-device copies and fills.",
             training_advice(self.framework).faster_copies,
-        )
-
-
-class InputBound(FindingFacts, frozen=True, kw_only=True):
-    OF_TRACED_STEPS = ("worst_ns",)
-
-    input_wait: PartOfStep
-    framework: str
-    worst_ns: int  # of the rank that waits longest
-
-    def text(self, subject: Subject) -> FindingText:
-        advice = training_advice(self.framework)
-        lead = "Input-bound" if subject.is_verdict else f"{capital(advice.work)} waits for input"
-        return FindingText(
-            f"{lead}: for {of_step(self.input_wait)} the {advice.work} waits for the {advice.loader}.",
-            f"Rank {subject.rank} waits longest: {format_ns(self.worst_ns)} per step.",
-            advice.faster_input,
-            lead,
-        )
-
-
-class InputBoundUntraced(FindingFacts, frozen=True, kw_only=True):
-    wait_ns: float
-    step_ns: float  # median step
-    framework: str
-
-    def text(self, subject: Subject) -> FindingText:
-        advice = training_advice(self.framework)
-        return FindingText(
-            f"{capital(advice.work)} waits for input: {format_ratio(self.wait_ns / self.step_ns)} of the "
-            f"median step ({format_ns(self.wait_ns)} of {format_ns(self.step_ns)}) is spent in the "
-            f"{advice.loader}.",
-            "Measured without a trace, so the rest of the step is not split up.",
-            advice.faster_input,
         )
 
 

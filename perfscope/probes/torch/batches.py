@@ -66,6 +66,12 @@ class Batches:
 
     # -- loaders --------------------------------------------------------------------------------
 
+    def finish(self, recorder: Any) -> None:
+        """The process ends: `recorder` (None: there is none) writes what is left."""
+        self.settled()
+        if recorder is not None:
+            self.loaders.asks.flush(recorder)
+
     def install(self, torch: Any) -> None:
         """Watch what loaders draw, and whether saved tensors have hooks."""
         self._torch = torch

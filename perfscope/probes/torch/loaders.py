@@ -11,6 +11,8 @@ import weakref
 from collections import abc
 from typing import Any, Callable, Deque, List, Optional, Tuple
 
+from .asks import Asks
+
 Shape = Tuple[int, ...]
 MAX_TENSORS = 16  # of one batch that are looked at
 MAX_WAITING = 512  # batches loaded and not trained on (an evaluation's)
@@ -94,14 +96,19 @@ class Loaders:
 
     Args:
         failed: called with an error of ours; the training goes on.
+
+    Attributes:
+        asks: when loaders with workers were asked.
     """
 
     def __init__(self, failed: Callable[[Exception], None]) -> None:
         self._failed = failed
+        self.asks = Asks()
         self.reset()
 
     def reset(self) -> None:
         """In a forked child: nothing was loaded."""
+        self.asks.reset()
         self.waiting: Deque[LoaderBatch] = collections.deque(maxlen=MAX_WAITING)
         # iterator -> (its sampler's iterator, sizes drawn and not yet given out)
         self._drawn: Any = weakref.WeakKeyDictionary()

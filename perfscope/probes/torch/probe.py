@@ -183,7 +183,7 @@ class TorchProbe(FrameworkProbe):
             return {}
         facts = super().finish()
         self._profiler.come_by()
-        self.batches.settled()
+        self.batches.finish(self.process.recorder)
         return dict(self.batches.facts(), **facts) if facts else {}
 
     # -- where the program marks its steps --------------------------------------------------------

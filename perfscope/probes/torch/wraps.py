@@ -9,6 +9,7 @@ from typing import Any, Callable, Optional, Tuple
 
 from ..frames import around
 from . import besides
+from .workers import wrap_worker_loop
 
 _clock = time.monotonic_ns
 
@@ -76,6 +77,12 @@ def _loaded(probe: Any, began: int, thread: int, loader: int) -> None:
         probe.arm_root()
 
 
+def _asked(probe: Any, iterator: Any, ask: Any, began: int, thread: int) -> None:
+    """A loader with workers has given a batch to `thread`."""
+    if not probe.bound or thread == probe._thread.ident:
+        probe.batches.loaders.asks.given(iterator, ask, began, _clock() - began, probe.process.recorder)
+
+
 def wrap_loader(probe: Any) -> None:
     loader = sys.modules.get("torch.utils.data.dataloader")
     kind = getattr(loader, "_BaseDataLoaderIter", None)
@@ -87,6 +94,7 @@ def wrap_loader(probe: Any) -> None:
     def __next__(iterator: Any) -> Any:
         began, thread = _clock(), threading.get_ident()
         outer = thread not in probe.loading
+        ask = probe.guarded("batch", probe.batches.loaders.asks.asks, iterator) if outer else None
         probe.loading.add(thread)  # modules that the data set calls are transforms
         loader = 0
         try:
@@ -97,10 +105,13 @@ def wrap_loader(probe: Any) -> None:
             if outer:
                 probe.loading.discard(thread)
             probe.guarded("batch", _loaded, probe, began, thread, loader)
+        if ask is not None:
+            probe.guarded("batch", _asked, probe, iterator, ask, began, thread)
         probe.guarded("batch", probe.batches.loaders.gave, probe.torch, iterator, data)
         return data
 
     kind.__next__ = __next__
+    wrap_worker_loop()
     _wrap_iterators(probe, sys.modules[kind.__module__].DataLoader)
 
 

@@ -90,6 +90,8 @@ def _share(finding: Finding, short: str) -> str:
     if finding.gain_ratio is None:
         return ""
     share = units.format_ratio(finding.gain_ratio)
+    if finding.of_mean:
+        return f"{share} of the mean step"
     if not finding.of_training or not finding.gain_ns:
         return f"{share} of the {short}"
     return f"{share} of the training's mean step of {units.format_ns(finding.gain_ns / finding.gain_ratio)}"

@@ -1,0 +1,128 @@
+"""Why the batches of a loader come late, and the time between batches with that changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import numpy as np
+from msgspec.structs import replace
+
+from perfscope.analysis.loading.replay import (
+    Changed,
+    Stretch,
+    handing_over_ns,
+    measured_ns,
+    period_ns,
+    unchanged,
+)
+from perfscope.analysis.loading.results import LoaderPrediction, LoaderWorker, RankLoading
+from perfscope.vocabulary.loading import InputCause, LoaderChange
+
+NOTABLE = 0.05  # of the time between batches that waiting must be for a cause to be sought
+SLOWER = 2.0  # times the median of the other workers: one is slow
+EXPLAINS = 0.5  # of the waiting that the slow worker must account for
+MOSTLY = 0.6  # of the time on batches: on a CPU, or waiting for one
+ASLEEP = 0.4
+FEWEST = 4  # batches of a worker that is compared
+STORED_PER_BATCH = 4096  # bytes from storage: fewer are no reading of samples
+WORTH = 0.2  # share of the time on batches that a change of it is asked of
+
+
+def predicted(loading: RankLoading, stretches: Sequence[Stretch], num_cpus: int | None) -> RankLoading:
+    """With the cause, and predictions where it could be replayed."""
+    if not stretches:
+        return _with_cause(loading)
+    handing_over = handing_over_ns(stretches)
+    base = period_ns(stretches, unchanged, handing_over)
+    if not base > 0:
+        return _with_cause(loading)
+    # Of the run's mean, what the replayed stretches save: these may be a part of it.
+    scale = loading.period_ns / measured_ns(stretches)
+    predictions = []
+    for change, (factor, make) in _changes(loading, num_cpus).items():
+        saved = max(0.0, base - period_ns(stretches, make, handing_over)) * min(scale, 1.0)
+        predictions.append(
+            LoaderPrediction(
+                change=change,
+                period_ns=round(loading.period_ns - saved),
+                saved_ns=round(saved),
+                factor=factor,
+            )
+        )
+    predictions.sort(key=lambda entry: -entry.saved_ns)
+    return _with_cause(replace(loading, replayed_ns=round(base * scale), predictions=tuple(predictions)))
+
+
+def _with_cause(loading: RankLoading) -> RankLoading:
+    if not loading.workers or loading.wait_ns < NOTABLE * loading.period_ns:
+        return loading
+    slow = slow_worker(loading.workers)
+    alone = loading.prediction(LoaderChange.EQUAL_WORKERS)
+    if slow is not None and (alone is None or alone.saved_ns >= EXPLAINS * loading.wait_ns):
+        return replace(loading, cause=InputCause.SLOW_WORKER, slow_worker=slow.worker)
+    if 1 - loading.asleep_ratio >= MOSTLY:
+        return replace(loading, cause=InputCause.DECODE)
+    if loading.asleep_ratio < ASLEEP:
+        return loading
+    stored = (loading.read_bytes or 0) >= STORED_PER_BATCH * loading.num_made
+    return replace(loading, cause=InputCause.STORE if stored else InputCause.WAIT)
+
+
+def slow_worker(workers: Sequence[LoaderWorker]) -> LoaderWorker | None:
+    """The one worker whose batches take SLOWER times as long as those of the others; None: none does."""
+    compared = [worker for worker in workers if worker.num_batches >= FEWEST]
+    if len(compared) < 2:
+        return None
+    slowest = max(compared, key=lambda worker: worker.mean_ns)
+    mean_of_others = [worker.mean_ns for worker in compared if worker is not slowest]
+    return slowest if slowest.mean_ns >= SLOWER * max(float(np.median(mean_of_others)), 1.0) else None
+
+
+def _changes(
+    loading: RankLoading, num_cpus: int | None
+) -> dict[LoaderChange, tuple[float, Callable[[Stretch], Changed]]]:
+    """What is worth asking of this loader: factor, and the change."""
+    changes: dict[LoaderChange, tuple[float, Callable[[Stretch], Changed]]] = {}
+    slow = slow_worker(loading.workers)
+    if slow is not None:
+        changes[LoaderChange.EQUAL_WORKERS] = (1.0, partial(_equal, slow=slow.worker))
+    if loading.asleep_ratio >= WORTH:
+        changes[LoaderChange.DOUBLE_STORE] = (2.0, partial(_faster, asleep=0.5, on_cpu=1.0))
+        if (loading.read_bytes or 0) >= STORED_PER_BATCH * loading.num_made:
+            changes[LoaderChange.CACHED] = (1.0, partial(_faster, asleep=0.0, on_cpu=1.0))
+    if 1 - loading.asleep_ratio >= WORTH:
+        changes[LoaderChange.DOUBLE_DECODE] = (2.0, partial(_faster, asleep=1.0, on_cpu=0.5))
+    more = 2 * loading.num_workers
+    crowded = _crowding(loading, more, num_cpus) / _crowding(loading, loading.num_workers, num_cpus)
+    changes[LoaderChange.MORE_WORKERS] = (more, partial(_more, num=more, crowded=crowded))
+    return changes
+
+
+def _crowding(loading: RankLoading, num_workers: int, num_cpus: int | None) -> float:
+    """Threads that want a CPU per CPU with so many workers and the training's own thread; 1 at least."""
+    if not num_cpus:
+        return 1.0
+    wanted = 1 + num_workers * (1 - loading.asleep_ratio)
+    return max(1.0, wanted / num_cpus)
+
+
+def _faster(stretch: Stretch, asleep: float, on_cpu: float) -> Changed:
+    """Parts of the time on batches multiplied."""
+    base, cpu = unchanged(stretch), stretch.cpu.astype(float)
+    return replace(base, length=(base.length - cpu) * asleep + cpu * on_cpu)
+
+
+def _equal(stretch: Stretch, slow: int) -> Changed:
+    """The slow worker's batches take as long as the others' on average."""
+    base, is_other = unchanged(stretch), stretch.worker != slow
+    if is_other.all() or not is_other.any():
+        return base
+    return replace(base, length=np.where(is_other, base.length, base.length[is_other].mean()))
+
+
+def _more(stretch: Stretch, num: int, crowded: float) -> Changed:
+    """So many workers in turn, whose computing takes `crowded` times as long."""
+    base, cpu = unchanged(stretch), stretch.cpu.astype(float)
+    length = base.length + cpu * (crowded - 1)
+    return Changed(length=length, worker=np.arange(len(length)) % num, num_workers=num)

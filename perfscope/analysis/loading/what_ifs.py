@@ -1,0 +1,162 @@
+"""Input wait in the mean step, and what-ifs of the loader, which are of the mean step, too.
+
+Where steps take turns in waiting (of two workers, two batches come together), the median step waits for
+nothing or for all of it. How fast the training goes is decided by the mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+
+from perfscope.analysis.loading.results import RankLoading
+from perfscope.analysis.results import RankResult
+from perfscope.analysis.steps import FEWEST_OF_HALF, RankSteps
+from perfscope.analysis.whatif.analyze import WhatIfs
+from perfscope.analysis.whatif.results import WhatIf
+from perfscope.analysis.whole_run.results import WholeRun
+from perfscope.messages import loading as texts
+from perfscope.vocabulary.run_parts import RunPart
+
+_INPUT_WAIT = "no_input_wait"
+UNEVEN = 0.1  # |mean step / median step - 1| from which the mean is stated
+LEAST_SAVED = 0.01  # of the mean step: smaller predictions are not listed
+
+
+class MeanInput(Struct, frozen=True, kw_only=True):
+    """Means over the untraced steps after the warm-up, of the rank that waits longest.
+
+    Attributes:
+        removable_ns: of the wait, what the step is longer for: a device may compute meanwhile.
+        in_few: the waits are in a few long steps, which are a finding of their own.
+        spread_ratio: difference between the means of the run's halves / mean; None: too few steps.
+    """
+
+    step_ns: float
+    wait_ns: float
+    removable_ns: float
+    median_ns: float
+    spread_ratio: float | None
+    in_few: bool = False
+
+    @property
+    def is_uneven(self) -> bool:
+        """Whether the median step does not stand for the others."""
+        return (
+            not self.in_few and abs(self.step_ns / self.median_ns - 1) > UNEVEN if self.median_ns else False
+        )
+
+    @property
+    def ratio(self) -> float:
+        """Share of the mean step that waiting for input costs."""
+        return self.removable_ns / self.step_ns
+
+
+def mean_input(
+    steps: Mapping[int, RankSteps], ranks: Sequence[RankResult], account: WholeRun | None
+) -> MeanInput | None:
+    """None where no rank timed its waiting for input.
+
+    Args:
+        steps: by rank.
+        ranks: their traced steps.
+        account: of the run's time.
+    """
+    in_few = account is not None and any(entry.part is RunPart.INPUT for entry in account.long_steps)
+    of_ranks = [
+        MeanInput(
+            step_ns=float(of_rank.counted.mean()),
+            wait_ns=of_rank.mean_input_wait_ns,
+            removable_ns=_removable(of_rank, of_rank.mean_input_wait_ns, _least_ns(ranks)),
+            median_ns=float(np.median(of_rank.counted)),
+            spread_ratio=_spread(of_rank),
+            in_few=in_few,
+        )
+        for of_rank in steps.values()
+        if of_rank.mean_input_wait_ns is not None and len(of_rank.counted) and of_rank.counted.mean() > 0
+    ]
+    return max(of_ranks, key=lambda entry: entry.wait_ns, default=None)
+
+
+def _least_ns(ranks: Sequence[RankResult]) -> float:
+    """What the traced steps take on devices without waiting for input; 0 where none computes.
+
+    A profiler stretches what the host does, not the kernels.
+    """
+    of_ranks = [
+        rank.breakdown_ns.step - rank.breakdown_ns.input_wait
+        for rank in ranks
+        if rank.breakdown_ns is not None and rank.device_ns is not None
+    ]
+    return sum(of_ranks) / len(of_ranks) if of_ranks else 0.0
+
+
+def _removable(steps: RankSteps, wait_ns: float, least_ns: float) -> float:
+    return max(0.0, min(wait_ns, float(steps.counted.mean()) - least_ns))
+
+
+def _spread(steps: RankSteps) -> float | None:
+    half = len(steps.counted) // 2
+    if half < FEWEST_OF_HALF:
+        return None
+    first, second = float(steps.counted[:half].mean()), float(steps.counted[half:].mean())
+    return abs(first - second) / float(steps.counted.mean())
+
+
+def with_loading(what_ifs: WhatIfs, loading: Sequence[RankLoading], mean: MeanInput | None) -> WhatIfs:
+    """With the wait for input of the mean step where steps are uneven, and the loader's predictions."""
+    if mean is None:
+        return what_ifs
+    listed = list(what_ifs.what_ifs)
+    if mean.is_uneven:
+        listed = [_of_mean(entry, mean) if entry.id == _INPUT_WAIT else entry for entry in listed]
+    worst = longest_wait(loading)
+    if worst is not None:
+        listed += _predictions(worst, mean)
+    return replace(what_ifs, what_ifs=tuple(sorted(listed, key=lambda entry: -entry.gain_ns)))
+
+
+def longest_wait(loading: Sequence[RankLoading]) -> RankLoading | None:
+    """The loader of the rank that waits longest: other ranks wait for it."""
+    return max(loading, key=lambda entry: entry.wait_ns, default=None)
+
+
+def _of_mean(what_if: WhatIf, mean: MeanInput) -> WhatIf:
+    gain = round(mean.ratio * mean.step_ns)
+    return replace(
+        what_if,
+        step_ns=round(mean.step_ns) - gain,
+        gain_ns=gain,
+        gain_ratio=gain / mean.step_ns,
+        evidence=texts.mean_wait(mean.wait_ns, mean.step_ns),
+        caution="",
+        of_mean=True,
+    )
+
+
+def saved_per_step(loading: RankLoading, saved_ns: float) -> float:
+    """Of time per batch, ns: per training step."""
+    return saved_ns * max(1.0, loading.num_asks / loading.num_steps) if loading.num_steps else saved_ns
+
+
+def _predictions(loading: RankLoading, mean: MeanInput) -> list[WhatIf]:
+    made = []
+    for entry in loading.predictions:
+        gain = min(round(saved_per_step(loading, entry.saved_ns)), round(mean.step_ns))
+        if gain >= LEAST_SAVED * mean.step_ns and loading.replayed_ns is not None:
+            made.append(
+                WhatIf(
+                    id=entry.change.value,
+                    title=texts.change_text(entry.change, entry.factor),
+                    step_ns=round(mean.step_ns) - gain,
+                    gain_ns=gain,
+                    gain_ratio=gain / mean.step_ns,
+                    evidence=texts.rests_on(loading.period_ns, loading.replayed_ns, loading.num_asks),
+                    rank=loading.rank,
+                    of_mean=True,
+                )
+            )
+    return made

@@ -1,0 +1,134 @@
+"""Data loaders: why batches come late, and what the replay of a loader predicts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from perfscope.analysis.loading.record import rank_loading
+from perfscope.analysis.loading.results import RankLoading
+from perfscope.analysis.loading.what_ifs import mean_input
+from perfscope.analysis.steps import rank_steps
+from perfscope.rundir.loader_records import LoaderIterator, Loading, WorkerRows, read_loading, read_worker
+from perfscope.rundir.schema import STEPS
+from perfscope.vocabulary.loading import InputCause, LoaderChange
+
+MS = 1_000_000
+NUM = 80
+
+
+def loader(
+    lengths_ms: Sequence[float],
+    between_ms: float = 4,
+    cpu: float = 1.0,
+    used: Mapping[str, int | None] | None = None,
+    prefetch: int = 2,
+) -> Loading:
+    """A loader whose worker number i takes `lengths_ms[i]` for a batch, of which `cpu` is computing."""
+    num_workers = len(lengths_ms)
+    free = [0.0] * num_workers
+    taken: list[float] = []
+    asks: list[list[int]] = []
+    rows: list[list[list[int]]] = [[] for _ in lengths_ms]
+    asked = 0.0
+    for batch in range(NUM):
+        worker = batch % num_workers
+        assigned = taken[batch - num_workers * prefetch] if batch >= num_workers * prefetch else 0.0
+        begin = max(free[worker], assigned)
+        length = lengths_ms[worker] * MS
+        rows[worker].append([batch, round(begin), 0, round(length), round(length * cpu), 0, 1])
+        free[worker] = begin + length
+        taken.append(max(asked, free[worker]))
+        asks.append([0, round(asked), round(taken[-1] - asked), batch, worker, int(taken[-1] == asked)])
+        asked = taken[-1] + between_ms * MS
+    workers = {
+        100 + number: WorkerRows(worker=number, pid=100 + number, rows=np.array(of_worker), used=used or {})
+        for number, of_worker in enumerate(rows)
+    }
+    iterator = LoaderIterator(number=0, workers=tuple(workers), prefetch=prefetch, batch_size=8)
+    return Loading(iterators={0: iterator}, asks=np.array(asks), workers=workers)
+
+
+def read(loading: Loading, num_cpus: int | None = 64) -> RankLoading:
+    result = rank_loading(0, loading, NUM, num_cpus)
+    assert result is not None
+    return result
+
+
+def test_the_replay_gives_the_time_between_batches_and_what_more_workers_make_of_it() -> None:
+    result = read(loader([100, 100]))
+    assert result.replayed_ns == pytest.approx(50 * MS, rel=0.04) == pytest.approx(result.period_ns, rel=0.04)
+    more = result.prediction(LoaderChange.MORE_WORKERS)
+    assert more is not None and more.factor == 4 and more.period_ns == pytest.approx(25 * MS, rel=0.06)
+    assert result.cause is InputCause.DECODE
+
+
+def test_workers_that_share_too_few_cpus_bring_nothing() -> None:
+    more = read(loader([100, 100]), num_cpus=3).prediction(LoaderChange.MORE_WORKERS)
+    enough = read(loader([100, 100]), num_cpus=5).prediction(LoaderChange.MORE_WORKERS)
+    assert more is not None and enough is not None
+    assert more.saved_ns < 0.7 * enough.saved_ns
+
+
+def test_one_slow_worker_is_named_and_costs_what_it_makes_the_others_wait() -> None:
+    result = read(loader([4, 60, 4, 4]))
+    assert (result.cause, result.slow_worker) == (InputCause.SLOW_WORKER, 1)
+    equal = result.prediction(LoaderChange.EQUAL_WORKERS)
+    assert equal is not None and equal.period_ns == pytest.approx(4 * MS, rel=0.2)
+
+
+def test_bytes_from_storage_tell_a_slow_store_from_other_waiting() -> None:
+    stored = {"rchar": NUM << 20, "read_bytes": NUM << 20}
+    result = read(loader([40, 40], cpu=0.1, used=stored))
+    assert result.cause is InputCause.STORE and result.cached_ratio == 0
+    cached = result.prediction(LoaderChange.CACHED)
+    double = result.prediction(LoaderChange.DOUBLE_STORE)
+    assert cached is not None and cached.period_ns == pytest.approx(4 * MS, rel=0.1)
+    assert double is not None and double.period_ns == pytest.approx(11 * MS, rel=0.1)
+    none = read(loader([40, 40], cpu=0.1, used={"rchar": NUM << 20, "read_bytes": 0}))
+    assert none.cause is InputCause.WAIT and none.prediction(LoaderChange.CACHED) is None
+    assert none.cached_ratio == 1
+
+
+def test_batches_that_are_ready_in_time_have_no_cause() -> None:
+    result = read(loader([2, 2]))
+    assert result.cause is None and result.wait_ns < 0.01 * result.period_ns
+
+
+def test_a_run_whose_workers_left_nothing_has_waits_and_no_cause() -> None:
+    whole = loader([40, 40])
+    result = read(Loading(iterators=whole.iterators, asks=whole.asks, workers={}))
+    assert (result.cause, result.replayed_ns, result.workers) == (None, None, ())
+    assert result.wait_ns > 10 * MS
+
+
+def test_torn_and_foreign_lines_are_counted_and_the_others_read() -> None:
+    good = b'{"worker": 1, "pid": 7, "io": [1, 10, 0, 5, 0, null]}\n'
+    rows = b'{"rows": [[0, 5, 1, 9, 4, 0, 1]], "io": [9, 30, 4096, 6, 0, null]}\n'
+    worker, num_bad = read_worker(good + rows + b'{"rows": [[1, -3]]}\n{"rows": [[1')
+    assert num_bad == 2 and worker is not None and worker.rows.tolist() == [[0, 5, 1, 9, 4, 0, 1]]
+    assert worker.used["rchar"] == 20 and worker.used["block_ns"] is None
+    assert read_worker(rows) == (None, 0)
+    loading = read_loading(
+        b'{"iterator": 0, "workers": [7]}\n{"asks": [[0, 1, 2, 0, 0, null], [3, 1, 2, 0, 0, 1]]}', {}
+    )
+    assert loading.asks.tolist() == [[0, 1, 2, 0, 0, -1]] and loading.num_bad == 1
+
+
+def test_of_steps_that_take_turns_in_waiting_the_mean_counts() -> None:
+    durations = [34, 321] * 20
+    columns = {
+        "rank": [0] * 40,
+        "step": list(range(40)),
+        "start_ns": np.cumsum([0, *durations[:-1]]) * MS,
+        "dur_ns": [value * MS for value in durations],
+        "window": [-1] * 40,
+        "input_ns": [(0 if value == 34 else 287) * MS for value in durations],
+    }
+    arrays = [pa.array(columns.get(field.name, [None] * 40), field.type) for field in STEPS]
+    mean = mean_input({0: rank_steps(pa.table(arrays, schema=STEPS))}, [], None)
+    assert mean is not None and mean.is_uneven
+    assert mean.step_ns - mean.removable_ns == pytest.approx(34 * MS, rel=0.01)
