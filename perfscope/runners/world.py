@@ -182,15 +182,42 @@ def open_world(
     local_rank = int(env.get("LOCAL_RANK", "0"))
     _require_size(config, int(env.get("WORLD_SIZE", "1")))
     device = choose_device(config, local_rank, int(env.get("LOCAL_WORLD_SIZE", "1")))
-    if "WORLD_SIZE" not in env:
+    alone = "WORLD_SIZE" not in env
+    if alone and config.scheme == "serial":
         return World(Alone(), local_rank, device)
     backend = config.backend
     if backend == "auto":
         backend = "nccl" if device.type == "cuda" and "nccl" in backends else "gloo"
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    dist.init_process_group(backend, timeout=timedelta(seconds=config.timeout_s))
+    # one rank is started without a launcher; libraries such as DDP need a group all the same
+    of_one: dict[str, Any] = {"store": dist.HashStore(), "rank": 0, "world_size": 1} if alone else {}
+    dist.init_process_group(backend, timeout=timedelta(seconds=config.timeout_s), **of_one)
     return World(TorchPeers(backend), local_rank, device)
+
+
+def check_devices(config: BenchConfig, num_here: int) -> None:
+    """What can be said of GPUs before `num_here` ranks are started on this machine.
+
+    Raises:
+        BenchError: the run asks for GPUs, or for what only they have, and there are too few.
+    """
+    num = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if config.device == "cuda" and num < num_here:
+        raise BenchError(_too_few(num_here, num))
+    if config.backend == "nccl" and (config.device == "cpu" or num < num_here):
+        there = "--device cpu uses none" if config.device == "cpu" else f"there are {num}"
+        raise BenchError(
+            f"--backend nccl needs {num_here} of this machine's GPUs, one per rank, and {there}; "
+            f"use --backend gloo"
+        )
+
+
+def _too_few(needed: int, num: int) -> str:
+    if num:
+        return f"--device cuda: {needed} ranks on this host, but {num} GPUs; start fewer"
+    missing = "this torch is built without CUDA" if torch.version.cuda is None else "torch finds no GPU here"
+    return f"--device cuda: {missing}; use --device cpu, or a machine and a torch with CUDA"
 
 
 def choose_device(config: BenchConfig, local_rank: int, local_size: int) -> torch.device:
@@ -206,7 +233,7 @@ def choose_device(config: BenchConfig, local_rank: int, local_size: int) -> torc
     if needed <= num:
         return torch.device("cuda", local_rank)
     if config.device == "cuda":
-        raise BenchError(f"--device cuda: {needed} ranks on this host, but {num} GPUs; start fewer")
+        raise BenchError(_too_few(needed, num))
     return torch.device("cpu")
 
 

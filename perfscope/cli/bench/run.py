@@ -171,6 +171,7 @@ def _run_scheme(scheme: str, asked: RecordingOptions, modifiers: tuple[str, ...]
     from perfscope.runners.identity import identity
     from perfscope.runners.starting.guard import bench_mark
     from perfscope.runners.starting.launching import launch_for, shared_run_dir
+    from perfscope.runners.world import check_devices
 
     launch = launch_for(job.config, os.environ, spec)
     backend = job.config.backend
@@ -180,6 +181,8 @@ def _run_scheme(scheme: str, asked: RecordingOptions, modifiers: tuple[str, ...]
     if asked.dry_run:
         _print_plan(record, launch, notes, asked.as_json)
         return 0
+    if not launch.joins:
+        check_devices(job.config, launch.num_here)
     environment = {**launch.environment, **bench_mark()}
     output = asked.output
     if launch.joins:  # all ranks record into one directory, which the first to come makes
