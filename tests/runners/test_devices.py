@@ -26,7 +26,7 @@ def without_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_cuda_without_a_gpu_is_one_line_of_every_scheme(without_gpu: None, scheme: str) -> None:
     config = BenchConfig(scheme=scheme, num_ranks=2, device="cuda")
     for refuse in (lambda: check_devices(config, 2), lambda: choose_device(config, 0, 2)):
-        with pytest.raises(BenchError, match="--device cuda: .* use --device cpu") as error:
+        with pytest.raises(BenchError, match=r"--device cuda: .* use --device cpu") as error:
             refuse()
         assert "\n" not in str(error.value)
     check_devices(replace(config, device="cpu"), 2)
@@ -36,7 +36,7 @@ def test_cuda_without_a_gpu_is_one_line_of_every_scheme(without_gpu: None, schem
 
 def test_nccl_needs_gpus(without_gpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
     config = BenchConfig(scheme="dp.ddp", num_ranks=2, backend="nccl")
-    with pytest.raises(BenchError, match="nccl needs 2 .* and there are 0; use --backend gloo"):
+    with pytest.raises(BenchError, match=r"nccl needs 2 .* and there are 0; use --backend gloo"):
         check_devices(config, 2)
     with pytest.raises(BenchError, match="--device cpu uses none; use --backend gloo"):
         check_devices(replace(config, device="cpu"), 2)
