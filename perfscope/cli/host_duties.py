@@ -30,6 +30,7 @@ def host_duties(ceilings: str, *, tell: bool, watched: WatchOptions = _HANGS) ->
         from perfscope.collectors.ceilings.measure import is_cached, read_or_measure, torch_python
         from perfscope.collectors.context import live_context
         from perfscope.collectors.gpu.registry import has_gpu
+        from perfscope.collectors.links.cache import load
 
         ctx = live_context()
         gpus = has_gpu(ctx)
@@ -43,7 +44,8 @@ def host_duties(ceilings: str, *, tell: bool, watched: WatchOptions = _HANGS) ->
             torch_python=torch_python(),
             torch_budget_s=GPU_BUDGET_S if gpus else 0.0,
         )
-        write_json(folder / layout.CEILINGS_JSON, measured)
+        # Links are only measured on demand (perfscope doctor --links): they take a minute, and other hosts.
+        write_json(folder / layout.CEILINGS_JSON, {**measured, "links": load(ctx, host_name())})
 
     def describe(folder: Path) -> None:
         from perfscope.collectors.context import live_context

@@ -1,4 +1,4 @@
-"""Traffic of every link that carried any, against what it can carry."""
+"""Traffic of every link that carried any, against what it can carry: as measured there, else its speed."""
 
 from __future__ import annotations
 
@@ -9,13 +9,18 @@ import numpy as np
 from perfscope.analysis.machine.counters import Rates
 from perfscope.analysis.machine.host import Host
 from perfscope.analysis.machine.lines import SampledLine, rate_line, summed
+from perfscope.analysis.machine.link_peaks import (
+    LINK_SPEED,
+    cross_numa_peak,
+    gpu_link_peak,
+    interface_peak,
+)
 from perfscope.analysis.machine.peaks import memory_peak
 from perfscope.analysis.machine.results import LinkTraffic
-from perfscope.analysis.machine.tracks import gpu_link_counters, gpu_link_peak, memory_lines
+from perfscope.analysis.machine.tracks import gpu_link_counters, memory_lines
 from perfscope.rundir.samples import SampleSeries
 from perfscope.vocabulary.links import LinkClass
 
-LINK_SPEED = "link speed"
 NO_PEAK = "loopback has no peak"
 _LEAST_BYTES = 1_000
 _PERCENTILE = 95
@@ -110,7 +115,16 @@ def _monitored(host: Host) -> Iterator[LinkTraffic]:
                 ),
             ]
         for link_class, line in parts:
-            link = _link(host, link_class, name, "read and written", line)
+            peak = cross_numa_peak(host) if link_class is LinkClass.CROSS_NUMA else None
+            link = _link(
+                host,
+                link_class,
+                name,
+                "read and written",
+                line,
+                peak=peak.value if peak else None,
+                peak_source=peak.source if peak else "",
+            )
             if link is not None:
                 yield link
 
@@ -123,7 +137,7 @@ def _gpus(host: Host) -> Iterator[LinkTraffic]:
     for counter in gpu_link_counters(host):
         line, peak = (
             summed([host.rates(series) for series in counter.members]),
-            gpu_link_peak(host, counter.gpu, counter.metric),
+            gpu_link_peak(host, counter.gpu, counter.metric, counter.direction),
         )
         gpu = host.topology.gpus.get(int(counter.gpu)) if counter.gpu.isdecimal() else None
         link = line and _link(
@@ -133,7 +147,7 @@ def _gpus(host: Host) -> Iterator[LinkTraffic]:
             counter.direction,
             line,
             peak=peak.value if peak else None,
-            peak_source=LINK_SPEED,
+            peak_source=peak.source if peak else "",
             numa_node=gpu.node if gpu else None,
         )
         if link:
@@ -176,14 +190,15 @@ def _network(host: Host) -> Iterator[LinkTraffic]:
             if direction == "sent" and interface == _busiest(sent, namespace):
                 again = _sum(host, "tcp_retransmits", netns=namespace)
                 errors = errors if again is None else (errors or 0) + again
+            peak = interface_peak(host, interface)
             link = _link(
                 host,
                 LinkClass.LOOPBACK if interface == "lo" else LinkClass.ETHERNET,
                 f"{interface} (namespace {namespace})" if several else interface,
                 direction,
                 rate_line(counted),
-                peak=nic.bytes_per_s if nic and interface != "lo" else None,
-                peak_source=LINK_SPEED,
+                peak=peak.value if peak else None,
+                peak_source=peak.source if peak else "",
                 no_peak=NO_PEAK if interface == "lo" else "",
                 errors=errors,
                 numa_node=nic.node if nic else None,

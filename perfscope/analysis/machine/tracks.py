@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from perfscope.analysis.machine.host import Host
 from perfscope.analysis.machine.lines import SampledLine, gauge_line, rate_line, summed, track
+from perfscope.analysis.machine.link_peaks import LINK_SPEED, gpu_link_peak, interface_peak
 from perfscope.analysis.machine.memory import occupancy_tracks
 from perfscope.analysis.machine.peaks import Peak, memory_peak
 from perfscope.analysis.machine.results import CounterTrack
@@ -28,7 +29,7 @@ from perfscope.vocabulary.links import LinkClass
 
 _QUIET_BYTES = 100_000  # an interface that moved less over the run is not shown
 _MOST_RANKS = 8  # single ranks; more are added up
-_INSTALLED, _LINK_SPEED = "installed", "link speed"
+_INSTALLED = "installed"
 
 
 class _Plain(Struct, frozen=True, kw_only=True):
@@ -322,8 +323,7 @@ def _network(host: Host) -> Iterator[CounterTrack]:
             if counted.total < _QUIET_BYTES:
                 continue
             where = f" (namespace {series.labels.get('netns')})" if len(names) > 1 else ""
-            nic = host.topology.nics.get(name)
-            peak = Peak(value=nic.bytes_per_s, source=_LINK_SPEED) if nic and nic.bytes_per_s else None
+            peak = None if name == "lo" else interface_peak(host, name)
             yield _peaked(host, "network", f"{name}{where} {word}", rate_line(counted), _key(series), peak)
 
 
@@ -334,7 +334,7 @@ def _fabric(host: Host) -> Iterator[CounterTrack]:
             line, port = rate_line(counted), host.topology.ports.get(name)
             has_peak = port is not None and not port.virtual and port.bytes_per_s
             peak = (
-                Peak(value=port.bytes_per_s, source=_LINK_SPEED)
+                Peak(value=port.bytes_per_s, source=LINK_SPEED)
                 if has_peak and port and port.bytes_per_s
                 else None
             )
@@ -350,7 +350,12 @@ def _gpu_links(host: Host) -> Iterator[CounterTrack]:
             title = f"GPU {counter.gpu} {counter.link_name} {counter.direction}"
             key = f"{counter.metric}{{gpu={counter.gpu}}}"
             yield _peaked(
-                host, "gpu_link", title, line, key, gpu_link_peak(host, counter.gpu, counter.metric)
+                host,
+                "gpu_link",
+                title,
+                line,
+                key,
+                gpu_link_peak(host, counter.gpu, counter.metric, counter.direction),
             )
 
 
@@ -386,15 +391,6 @@ def gpu_link_counters(host: Host) -> Iterator[GpuLinkCounters]:
                 direction=direction,
                 members=tuple(members),
             )
-
-
-def gpu_link_peak(host: Host, gpu: str, metric: str) -> Peak | None:
-    """Per direction, by the topology."""
-    gpu_facts = host.topology.gpus.get(int(gpu)) if gpu.isdecimal() else None
-    if gpu_facts is None:
-        return None
-    value = gpu_facts.pcie_bytes_per_s if "pcie" in metric else gpu_facts.link_bytes_per_s
-    return Peak(value=value, source=_LINK_SPEED) if value else None
 
 
 def _rank_io(host: Host) -> Iterator[CounterTrack]:

@@ -112,7 +112,7 @@ def test_no_fast_memory_is_no_answer_instead_of_a_no() -> None:
 @pytest.mark.slow  # imports torch, and several sizes of three collectives
 def test_collectives_of_two_ranks_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    document = shown("--links", "--budget", "60")
+    document = shown("--links", "--budget", "40")
     (links,) = document["links"]
     fits = {(fit["transport"], fit["collective"]): fit for fit in links["fits"]}
     for collective in ("all_reduce", "all_gather", "all_to_all"):
@@ -136,7 +136,7 @@ def test_the_link_of_an_emulated_cluster_has_its_rate(
     except BenchError as error:
         pytest.skip(str(error))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    (links,) = shown("--cluster", "2x1@1gbit", "--budget", "60")["links"]
+    (links,) = shown("--cluster", "2x1@1gbit", "--budget", "35")["links"]
     assert (links["hosts"], links["emulated"]) == (["host0", "host1"], "2x1@1gbit")
     (wire,) = [
         fit for fit in links["fits"] if fit["hosts"] == ["host0", "host1"] and fit["collective"] == "send"
