@@ -50,7 +50,9 @@ def test_a_measured_link_replaces_the_speed_of_its_interface_only(tmp_path: Path
             message(8_000_000, 0.004, **inside),
         ],
     )
-    peaks = {name: (row.peak_bytes_per_s, row.peak_source) for (name, _), row in found.items()}
+    peaks: dict[str, Any] = {
+        name: (row.peak_bytes_per_s, row.peak_source) for (name, _), row in found.items()
+    }
     assert peaks["eth0"] == (pytest.approx(100e6), "measured, doctor --links")
     assert peaks["eth1"] == (125e6, "link speed")
     assert peaks["lo"] == (pytest.approx(2e9), "measured, doctor --links")
