@@ -66,7 +66,7 @@ class ModelFacts(Struct, frozen=True, kw_only=True):
             root=record.root if record is not None else None,
             types={row.layer: str(row.type) for row in rows},
             params={row.layer: row.params or 0 for row in rows},
-            shapes=tuple((row.layer, tuple(map(math.prod, row.param_shapes or ()))) for row in rows),
+            shapes=tuple((row.layer, _counts(row.param_shapes or ())) for row in rows),
         )
 
     def norm_features(self) -> dict[str, int]:
@@ -128,6 +128,11 @@ class LayerRecord(Struct):
         self.types.update(later.types)
         self.params.update(later.params)
         self.comm.merge(later.comm)
+
+
+def _counts(shapes: Sequence[Sequence[int]]) -> tuple[int, ...]:
+    """Elements of each parameter. One whose elements other ranks hold, or none does, is in no call here."""
+    return tuple(count for count in map(math.prod, shapes) if count)
 
 
 class RankLayers(Struct):

@@ -95,6 +95,27 @@ CASES = {
         micro=None,
         parts=_PARTS,
     ),
+    "DeepSpeed, ZeRO 1": Case(
+        "deepspeed",
+        (*TORCHRUN, "2", *_program("deepspeed_zero.py", "1", "1")),
+        *("Sequential", 12, [8] * 12),
+        ranks=2,
+    ),
+    "DeepSpeed, ZeRO 2, accumulation": Case(
+        "deepspeed",
+        (*TORCHRUN, "2", *_program("deepspeed_zero.py", "2", "4")),
+        *("Sequential", 12, [32] * 12),
+        ranks=2,
+        micro=4,
+    ),
+    "DeepSpeed, ZeRO 3": Case(
+        "deepspeed",
+        (*TORCHRUN, "2", *_program("deepspeed_zero.py", "3", "1")),
+        *("Sequential", 12, [8] * 12),
+        ranks=2,
+    ),
+    # Ray kills its workers when the training function has returned, so that the last of 24 steps has no end.
+    "Ray Train": Case("ray", ("python", *_program("ray_train.py")), "Sequential", 23, [8] * 23, ranks=2),
     "Flax NNX": Case("flax", ("python", *_program("flax_nnx.py")), None, 60, [16] * 60),
     "uv run": Case("uv", (*UV, *_program("notebook.py")), "Sequential", 40, [16] * 40),
 }

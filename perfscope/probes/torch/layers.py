@@ -7,6 +7,7 @@ called by its class. A module used in two places keeps its first name.
 
 from __future__ import annotations
 
+import math
 import threading
 import weakref
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
@@ -92,6 +93,12 @@ def qualified_names(root: Any) -> List[Tuple[str, Any]]:
     return named
 
 
+def _whole_shape(parameter: Any) -> List[int]:
+    """Of a parameter over all ranks: DeepSpeed (ZeRO 3) leaves an empty tensor between the uses of one."""
+    divided = object.__getattribute__(parameter, "__dict__").get("ds_shape")
+    return list(map(int, parameter.shape if divided is None else divided))
+
+
 def describe(names: List[Tuple[str, Any]]) -> List[Dict[str, Any]]:
     """Rows of layers.json: each layer's own parameters (shared ones counted where first seen)."""
     rows, seen = [], set()
@@ -101,9 +108,11 @@ def describe(names: List[Tuple[str, Any]]) -> List[Dict[str, Any]]:
             if parameter is None or id(parameter) in seen:
                 continue
             seen.add(id(parameter))
-            shapes.append(list(parameter.shape))
-            count += parameter.numel()
-            size += parameter.numel() * parameter.element_size()
+            shape = _whole_shape(parameter)
+            num = math.prod(shape)
+            shapes.append(shape)
+            count += num
+            size += num * parameter.element_size()
         rows.append(
             {
                 "layer": name,

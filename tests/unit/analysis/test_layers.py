@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 
 from perfscope.analysis.buckets import match_buckets
+from perfscope.analysis.layers import ModelFacts
 from perfscope.analysis.results import RunAnalysis
 from perfscope.analysis.run import analyze_run
 from perfscope.messages.missing import cause_text, figure_text
+from perfscope.rundir.records import LayerRow, LayersRecord
 from perfscope.vocabulary.communication import Unattributed
 from perfscope.vocabulary.figures import Figure
 from tests.support.synthetic_run import EPOCH, SyntheticRun, comm, span
@@ -264,3 +266,9 @@ def test_the_last_bucket_may_be_padded_so_that_the_ranks_share_it_equally() -> N
 
 def test_the_second_order_is_tried_when_the_first_does_not_fit() -> None:
     assert match_buckets([ORDER, list(reversed(ORDER))], [55, 10]) == [{"a": 55}, {"c": 10}]
+
+
+def test_parameters_without_elements_carry_no_communication() -> None:
+    """Of a rank that holds no part of a divided parameter; no call is divided by their sizes."""
+    rows = (LayerRow(layer="a", type="Linear", params=8, param_shapes=((0, 4), (8,))),)
+    assert ModelFacts.of(LayersRecord(root="Net", layers=rows)).shapes == (("a", (8,)),)

@@ -10,7 +10,7 @@ pytest.importorskip("torch")
 
 import torch
 
-from perfscope.probes.torch.layers import TailHooks
+from perfscope.probes.torch.layers import TailHooks, describe
 
 
 def hook_of(library: str, calls: list[str]) -> Any:
@@ -38,3 +38,13 @@ def test_a_layer_ends_after_the_hooks_of_tensor_parallelism(library: str, order:
     assert not tails.has(layer) and len(layer._forward_hooks) == 1
     layer(torch.ones(1, 2))
     assert calls == [*order, "hook"]
+
+
+def test_a_parameter_that_was_divided_over_the_ranks_is_described_whole() -> None:
+    """DeepSpeed's ZeRO 3 leaves an empty tensor, and the shape beside it."""
+    layer = torch.nn.Linear(4, 3)
+    layer.weight.data = torch.empty(0)
+    layer.weight.__dict__["ds_shape"] = torch.Size([3, 4])
+    [row] = describe([("layer", layer)])
+    assert (row["params"], row["param_bytes"]) == (15, 60)
+    assert row["param_shapes"] == [[3, 4], [3]]
