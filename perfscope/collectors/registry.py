@@ -37,6 +37,7 @@ COLLECTORS: tuple[str, ...] = (
     "perfscope.collectors.power.rapl:RaplEnergy",
     "perfscope.collectors.power.perf:PerfEnergy",
     "perfscope.collectors.storage:IoCounters",
+    "perfscope.collectors.mounts:MountBytes",
     "perfscope.collectors.cpu.neighbors:Neighbors",
     "perfscope.collectors.stacks.bursts:StackBursts",
 )

@@ -110,6 +110,8 @@ _CLOCKS = (
 _IO = (
     _level("job_read_bytes", "io", "{device} read by the job"),
     _level("job_written_bytes", "io", "{device} written by the job"),
+    _level("mount_read_bytes", "io", "{mount} read, all processes"),
+    _level("mount_written_bytes", "io", "{mount} written, all processes"),
 )
 _FABRIC_EVENTS = (_level("fabric_xmit_wait", "fabric", "{port} waited for credits, ticks"),)
 _TCP = (_level("tcp_retransmits", "network", "TCP retransmits"),)

@@ -32,6 +32,7 @@ GROUPS = {
     "fabric": ("InfiniBand, Omni-Path, RoCE", "RDMA fabrics"),
     "ethernet": ("Ethernet and TCP", "Ethernet"),
     "io": ("Storage", "storage"),
+    "mounts": ("File systems", "file systems"),
     "power": ("Power", "power"),
     NEIGHBORS: ("Neighbors", NEIGHBORS),
     "stacks": ("Python stacks", "Python stacks"),
