@@ -54,6 +54,7 @@ def _finding(whole_run: WholeRun, entry: LongSteps, framework: str) -> Finding:
         longest_ns=entry.longest_ns,
         longest_step=entry.longest_step,
         usual_step_ns=whole_run.usual_step_ns,
+        written_bytes=entry.written_bytes,
     )
     return Finding(
         id=_KINDS[entry.part],

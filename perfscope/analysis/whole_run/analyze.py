@@ -220,9 +220,18 @@ def _long_steps(ranks: Sequence[_Rank], training_ns: int) -> tuple[LongSteps, ..
                     ratio=min(1.0, float(most.sum()) / training_ns),
                     longest_ns=int(most[longest]),
                     longest_step=int(numbers[longest]),
+                    written_bytes=_written(ranks) if part is RunPart.CHECKPOINT else None,
                 )
             )
     return tuple(sorted(long_steps, key=lambda entry: -entry.ns))
+
+
+def _written(ranks: Sequence[_Rank]) -> int | None:
+    """Bytes that all ranks wrote to files in the steps in which they wrote checkpoints; None: not known."""
+    written = [rank.parts.written[rank.divided[RunPart.CHECKPOINT] > 0] for rank in ranks]
+    if any((of_rank < 0).any() for of_rank in written):
+        return None
+    return sum(int(of_rank.sum()) for of_rank in written)
 
 
 def _unusual_waits(times: Int64, usual_ns: int) -> Int64:

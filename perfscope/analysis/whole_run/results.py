@@ -33,6 +33,7 @@ class LongSteps(Struct, frozen=True, kw_only=True):
         ratio: `ns` over the training's time from its first step to its last.
         longest_ns: most of it in one step.
         longest_step: which step that is.
+        written_bytes: of checkpoints, what all ranks wrote to files in these steps; None: not known.
     """
 
     part: RunPart
@@ -42,6 +43,7 @@ class LongSteps(Struct, frozen=True, kw_only=True):
     ratio: float
     longest_ns: int
     longest_step: int
+    written_bytes: int | None = None
 
 
 class WholeRun(Struct, frozen=True, kw_only=True):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from perfscope.messages.advice import training_advice
 from perfscope.messages.findings.texts import FindingFacts, FindingText, Subject
 from perfscope.messages.lists import counted
-from perfscope.units import format_ns, format_ratio
+from perfscope.units import format_bytes, format_ns, format_rate, format_ratio
 from perfscope.vocabulary.run_parts import RunPart
 
 _LEADS = {
@@ -65,6 +65,7 @@ class BesideSteps(FindingFacts, frozen=True, kw_only=True):
     longest_ns: int
     longest_step: int
     usual_step_ns: int
+    written_bytes: int | None = None  # of checkpoints, by all ranks
 
     def text(self, subject: Subject) -> FindingText:
         share = format_ratio(min(1.0, self.ns / self.training_ns))
@@ -77,7 +78,13 @@ class BesideSteps(FindingFacts, frozen=True, kw_only=True):
         detail = (
             f"{format_ns(self.ns / self.num_long)} in each of them on average, {format_ns(self.longest_ns)} "
             f"at most (step {self.longest_step:,}); an ordinary step takes {format_ns(self.usual_step_ns)}. "
-            f"{_DETAILS[self.part]}"
+            f"{_DETAILS[self.part]}{self._written()}"
         )
         action = _ACTIONS.get(self.part) or training_advice(self.framework).faster_input
         return FindingText(title, detail, action)
+
+    def _written(self) -> str:
+        if not self.written_bytes or not self.ns:
+            return ""
+        rate = format_rate(self.written_bytes / self.ns * 1e9)
+        return f" All ranks together wrote {format_bytes(self.written_bytes)} in these steps: {rate}."

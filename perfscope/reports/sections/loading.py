@@ -191,6 +191,7 @@ def _ready(loading: RankLoading) -> CurveChart:
                 kind="fit",
             ),
         ),
-        caption="At 0 the training waits for the workers. They make at most "
+        caption="At 0 the training waits for the workers; above it, where the next in order is not among the "
+        "ready ones. Workers make at most "
         f"{loading.num_workers * (loading.prefetch or 2)} batches ahead.",
     )

@@ -99,6 +99,7 @@ def test_long_steps_that_write_files_are_checkpoints_and_others_cannot_be_told(t
     )
     assert parts(writing)[RunPart.CHECKPOINT] == 10 * 100 * MS
     assert writing.findings[0].id is FindingKind.CHECKPOINT
+    assert "wrote 500 MiB in these steps: 524 MB/s" in writing.findings[0].text.detail
     unknown = analyzed(
         tmp_path / "b", sum(durations), [{"durations": durations, "written_bytes": [4096] * 100}]
     )
