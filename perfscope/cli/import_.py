@@ -43,7 +43,13 @@ class _Import(click.Command):
 
 @click.command("import", cls=_Import, context_settings=HELP)
 @click.argument("traces", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="TRACE...")
-@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Run directory to make.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Run directory to make.")
+@click.option(
+    "--into",
+    type=click.Path(path_type=Path),
+    metavar="RUN",
+    help="Add scrapes of DCGM exporter (its text) to the GPUs of a run that is there.",
+)
 @click.option("--force", is_flag=True, help="Replace a run that is already there.")
 @click.option(
     "--name",
@@ -63,7 +69,8 @@ class _Import(click.Command):
 @engine_options
 def command(
     traces: tuple[Path, ...],
-    output: Path,
+    output: Path | None,
+    into: Path | None,
     force: bool,
     name: str | None,
     labels: tuple[str, ...],
@@ -83,7 +90,15 @@ def command(
       perfscope import ./log/worker0.1694128201556.pt.trace.json -o my-run --name baseline
       perfscope import trace_rank*.json.gz -o my-run --label gpu=h100 --samples-per-step 256
       perfscope import ./traces/ -o my-run --force && perfscope report my-run
+      perfscope import --into my-run dcgm.prom
     """
+    if (output is None) == (into is None):
+        raise UsageError("give either -o DIR (a new run of traces) or --into RUN (scrapes into a run)")
+    if into is not None:
+        if name is not None or labels or samples_per_step is not None:
+            raise UsageError("--name, --label and --samples-per-step go with -o, not with --into")
+        click.echo(_add_scrapes(into, traces, as_json=as_json))
+        return
     if name is not None and not name.strip():
         raise UsageError("--name is empty")
     named = parse_labels(labels)
@@ -109,6 +124,32 @@ def command(
     click.echo(json.dumps(_document(result), indent=1) if as_json else _text(result))
     if not as_json:
         _print_hangs(result)
+
+
+def _add_scrapes(run: Path, paths: tuple[Path, ...], *, as_json: bool) -> str:
+    from msgspec import to_builtins
+
+    from perfscope.collectors.gpu.scrapes import import_scrapes
+
+    added = import_scrapes(run, paths)
+    for path in added.by_file_time:
+        click.echo(f"perfscope: {path}: no times in it: dated by when the file was written", err=True)
+    if as_json:
+        facts = to_builtins(added, enc_hook=str)
+        return json.dumps({"schema_version": JSON_SCHEMA_VERSION, "run": str(run), **facts}, indent=1)
+    left_out = {
+        "from before or after the run": added.num_outside,
+        "of GPUs that are not of the run, or of parts of GPUs": added.num_unknown,
+        "of figures that perfscope sampled itself": added.num_sampled,
+        "unreadable or not available": added.num_dropped,
+    }
+    gpus = ", ".join(f"{host} GPU {gpu}" for host, gpu in added.gpus[:8])
+    more = f" and {len(added.gpus) - 8} more" if len(added.gpus) > 8 else ""
+    lines = [f"{units.format_count(added.num_values)} values of {len(added.metrics)} figures: {gpus}{more}"]
+    lines += [
+        f"left out: {units.format_count(number)} {reason}" for reason, number in left_out.items() if number
+    ]
+    return "\n".join([*lines, f"run: {run}"])
 
 
 def _print_hangs(result: ImportResult) -> None:

@@ -10,6 +10,7 @@ need not be installed), so nothing here may import perfscope by that name.
     <run>/hosts/<host>/topology.json     what the machine is
     <run>/hosts/<host>/ceilings.json     measured peaks: memory bandwidth, FLOP/s
     <run>/hosts/<host>/samples.jsonl     hardware counters, append-only, see samples.py
+    <run>/hosts/<host>/scrapes.jsonl     the same, imported from a monitor of GPUs
     <run>/hosts/<host>/samples.seal.json how long samples.jsonl is and its checksum, when the sampler ends
     <run>/hosts/<host>/kernel            which kernel the host runs on; emulated hosts share one
     <run>/hosts/<host>/pids/<pid>        empty: a rank of this host says that it lives (removed at the end)
@@ -52,6 +53,7 @@ BOOT_ERRORS = "boot-errors.txt"  # what the boot code inside the training swallo
 TOPOLOGY_JSON = "topology.json"
 CEILINGS_JSON = "ceilings.json"
 SAMPLES_JSONL = "samples.jsonl"
+SCRAPES_JSONL = "scrapes.jsonl"
 SAMPLES_SEAL = "samples.seal.json"
 SAMPLER_LOCK = "sampler.lock"
 SAMPLER_ERROR = "sampler.error"

@@ -37,6 +37,7 @@ from perfscope.rundir.rows import Row, decode_lines, read_step_lines, without_im
 from perfscope.rundir.samples import HostSamples, read_samples
 from perfscope.rundir.schema import STEPS, TIMELINE
 from perfscope.rundir.scheme_records import BenchRecord
+from perfscope.rundir.scrapes import with_scrapes
 from perfscope.rundir.timeline_columns import TimelineColumns
 from perfscope.rundir.typed import decode_record, read_as
 from perfscope.rundir.window_records import ProbeError, WindowSummary
@@ -263,10 +264,11 @@ class RunReader(RankLines):
     def samples(self, host: str) -> HostSamples | None:
         """Hardware counters of a host; None when none were recorded."""
         path = self._host_file(host, layout.SAMPLES_JSONL)
+        scrapes = self._host_file(host, layout.SCRAPES_JSONL)
         try:
             samples = read_samples(path, host)
         except FileNotFoundError:
-            return None
+            return with_scrapes(None, scrapes, host, self._note)
         except (OSError, UnreadableFileError) as error:
             why = error.reason if isinstance(error, UnreadableFileError) else reason_of(error)
             self._note(path, 1, f"cannot be read: {why}")
@@ -279,7 +281,7 @@ class RunReader(RankLines):
         if samples.num_dropped:
             reason = "lines that cannot be read (the last is torn when the sampler is killed)"
             self._note(path, samples.num_dropped, reason)
-        return samples
+        return with_scrapes(samples, scrapes, host, self._note)
 
     def sampler_error(self, host: str) -> str:
         """What kept this host's sampler from starting; "" where nothing did."""
