@@ -15,6 +15,7 @@ from perfscope.cli.labels import parse_labels
 from perfscope.cli.lazy_group import HELP
 from perfscope.cli.progress_bar import TRACES, counting
 from perfscope.errors import UsageError
+from perfscope.messages.lists import counted, first_of
 
 if TYPE_CHECKING:
     from perfscope.ingest.importing import ImportedTrace, ImportResult
@@ -143,9 +144,9 @@ def _add_scrapes(run: Path, paths: tuple[Path, ...], *, as_json: bool) -> str:
         "of figures that perfscope sampled itself": added.num_sampled,
         "unreadable or not available": added.num_dropped,
     }
-    gpus = ", ".join(f"{host} GPU {gpu}" for host, gpu in added.gpus[:8])
-    more = f" and {len(added.gpus) - 8} more" if len(added.gpus) > 8 else ""
-    lines = [f"{units.format_count(added.num_values)} values of {len(added.metrics)} figures: {gpus}{more}"]
+    gpus = first_of([f"{host} GPU {gpu}" for host, gpu in added.gpus], 8)
+    values = f"{counted(added.num_values, 'value')} of {counted(len(added.metrics), 'figure')}"
+    lines = [f"{values}: {gpus}"]
     lines += [
         f"left out: {units.format_count(number)} {reason}" for reason, number in left_out.items() if number
     ]

@@ -12,7 +12,7 @@ from perfscope.rundir.samples import HostSamples, read_samples
 
 
 def with_scrapes(
-    own: HostSamples | None, path: Path, host: str, note: Callable[[Path, int, str], None]
+    sampled: HostSamples | None, path: Path, host: str, note: Callable[[Path, int, str], None]
 ) -> HostSamples | None:
     """A host's samples with those of its scrapes; None: there are none.
 
@@ -22,8 +22,8 @@ def with_scrapes(
     try:
         scraped = read_samples(path, host)
     except FileNotFoundError:
-        return own
+        return sampled
     except (OSError, UnreadableFileError) as error:
         note(path, 1, f"cannot be read: {getattr(error, 'reason', None) or error}")
-        return own
-    return scraped if own is None else replace(own, series=(*own.series, *scraped.series))
+        return sampled
+    return scraped if sampled is None else replace(sampled, series=(*sampled.series, *scraped.series))

@@ -62,8 +62,8 @@ def read_scrapes(path: Path, names: frozenset[str]) -> Scrapes:
                 text = line.decode("utf-8", "replace")
                 if text.startswith("#"):
                     moment = _comment_time(text, moment)
-                elif found := _VALUE.match(text):
-                    _take(scrapes, found, names, moment, untimed)
+                elif match := _VALUE.match(text):
+                    _take(scrapes, match, names, moment, untimed)
     except OSError as error:
         raise TraceError(
             f"{path}: cannot be read: {getattr(error, 'reason', None) or error.strerror}"
@@ -76,12 +76,12 @@ def read_scrapes(path: Path, names: frozenset[str]) -> Scrapes:
 
 def _take(
     scrapes: Scrapes,
-    found: re.Match[str],
+    match: re.Match[str],
     names: frozenset[str],
     moment: int | None,
     untimed: list[tuple[str, str, float]],
 ) -> None:
-    name, labels, text, stamp = found.groups()
+    name, labels, text, stamp = match.groups()
     if name not in names:
         return
     try:
@@ -130,13 +130,13 @@ def _date(scrapes: Scrapes, untimed: list[tuple[str, str, float]], written_ns: i
 
 
 def _comment_time(text: str, before: int | None) -> int | None:
-    found = _COMMENT_TIME.match(text)
-    if found is None:
+    match = _COMMENT_TIME.match(text)
+    if match is None:
         return before
     try:
-        if "-" not in found[1]:
-            return round(float(found[1]) * 1e9)
-        moment = datetime.fromisoformat(found[1].replace(",", ".").replace("Z", "+00:00"))
+        if "-" not in match[1]:
+            return round(float(match[1]) * 1e9)
+        moment = datetime.fromisoformat(match[1].replace(",", ".").replace("Z", "+00:00"))
     except (ValueError, OverflowError):
         return before
     moment = moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)

@@ -62,7 +62,7 @@ class _Run(Struct, kw_only=True):
     by_uuid: dict[str, _Place]
     samples: dict[str, HostSamples | None]
 
-    def place(self, labels: Mapping[str, str]) -> _Place | None:
+    def target_of(self, labels: Mapping[str, str]) -> _Place | None:
         """The GPU that the exporter's labels name."""
         uuid = labels.get("UUID", "")
         if uuid in self.by_uuid:
@@ -71,15 +71,15 @@ class _Run(Struct, kw_only=True):
         short = host.partition(".")[0]
         fitting = [name for name in self.hosts if name == host or name.partition(".")[0] == short]
         number = labels.get("gpu", "")
-        has_uuids = any(place[0] in fitting for place in self.by_uuid.values())
+        has_uuids = any(target[0] in fitting for target in self.by_uuid.values())
         if len(fitting) != 1 or not number.isdecimal() or (uuid and has_uuids):
             return None
         return fitting[0], number
 
-    def has(self, place: _Place, metric: str) -> bool:
+    def has(self, target: _Place, metric: str) -> bool:
         """Whether the run's own sampler read this."""
-        samples = self.samples[place[0]]
-        return samples is not None and bool(samples.find(metric, gpu=place[1]))
+        samples = self.samples[target[0]]
+        return samples is not None and bool(samples.find(metric, gpu=target[1]))
 
 
 def import_scrapes(run_dir: Path, paths: Sequence[Path]) -> ImportedScrapes:
@@ -124,14 +124,14 @@ def _sort_in(
     of_place: dict[_Place, dict[str, tuple[array[int], array[float]]]],
     counts: dict[str, int],
 ) -> None:
-    place = None if series.labels.get(_PART) else run.place(series.labels)
-    if place is None:
+    target = None if series.labels.get(_PART) else run.target_of(series.labels)
+    if target is None:
         counts["unknown"] += len(series.times)
         return
-    if run.has(place, EXPORTED[series.name].name):
+    if run.has(target, EXPORTED[series.name].name):
         counts["sampled"] += len(series.times)
         return
-    times, values = of_place[place].setdefault(series.name, (array("q"), array("d")))
+    times, values = of_place[target].setdefault(series.name, (array("q"), array("d")))
     for time_ns, value in zip(series.times, series.values, strict=True):
         if run.start_ns - _BESIDE_NS <= time_ns <= run.end_ns + _BESIDE_NS:
             times.append(time_ns)
@@ -140,9 +140,9 @@ def _sort_in(
         else:
             counts["outside"] += 1
     if not times:
-        del of_place[place][series.name]
-        if not of_place[place]:
-            del of_place[place]
+        del of_place[target][series.name]
+        if not of_place[target]:
+            del of_place[target]
 
 
 def _why_nothing(run: _Run, counts: Mapping[str, int], seen: set[str]) -> str:

@@ -184,7 +184,7 @@ def test_the_command_needs_one_of_output_and_into(tmp_path: Path) -> None:
     done = subprocess.run(
         [*command, "--into", "run"], cwd=tmp_path, capture_output=True, text=True, check=True
     )
-    assert done.stdout.startswith("1 values of 1 figures: n1 GPU 0") or "n1 GPU 0" in done.stdout
+    assert done.stdout.startswith("1 value of 1 figure: n1 GPU 0\n")
 
 
 def test_damaged_text_is_one_line_or_what_can_be_read(tmp_path: Path) -> None:
