@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from perfscope.vocabulary.lemmas import Gap, Quantity
 
 SOURCE = "Zou et al. 2017, arXiv 1709.06622"
@@ -25,6 +27,39 @@ GAPS = {
     Gap.WEIGHTS_NOT_KNOWN: "the bytes of the weights are not known: not a bench run in float32 or float64",
     Gap.NO_BANDWIDTH: "no traced call has both a size and a transfer time",
 }
+# What to do where a figure is missing; the other gaps are facts of the run.
+RECORDING = {
+    Gap.NOT_TRACED: "perfscope run --windows 3 --steps-per-window 3 -- ...",
+    Gap.BATCH_NOT_KNOWN: "perfscope run --samples-per-step B -- ...",
+    Gap.WEIGHTS_NOT_KNOWN: "perfscope bench run dp.packed --dtype float32 ...",
+    Gap.NO_BANDWIDTH: "record more than one rank, with a traced window",
+    Gap.NO_COMPUTE: "trace longer windows: perfscope run --steps-per-window 3 -- ...",
+    Gap.NOT_DATA_PARALLEL: "record a data-parallel run of the same model: perfscope bench run dp.packed ...",
+}
+NO_SERVERS = "the run has no servers: so many would hide the traffic of a server scheme behind this compute"
+ONE_RUN = (
+    "whether the lemma holds here is not known from one run; record others with the same batch and other "
+    "numbers of workers, and name them behind this one"
+)
+
+
+def substituted(quantity: Quantity, used: Mapping[str, float], target: float, num_workers: int) -> str:
+    """The formula with the values of a run put in; `used` as in AdviceItem of a quantity that has a value."""
+    if quantity is Quantity.WORKERS:
+        ratio = used["overhead_ratio"]
+        exact = (1 + ratio - target) / (target * ratio)
+        return f"G = (1 + {ratio:.4g} - {target:g}) / ({target:g} x {ratio:.4g}) = {exact:,.4g}"
+    if quantity is Quantity.MINIBATCH:
+        overhead, each = used["overhead_ns"] / 1e6, used["compute_ns_per_sample"] / 1e6
+        exact = overhead / (each * used["allowed_overhead_ratio"])
+        allowed = f"{1 - target:.4g} / ({target:g} x {num_workers} - 1)"
+        return f"B = {overhead:.4g} ms / ({each:.4g} ms x {allowed}) = {exact:,.4g}"
+    weights, rate, compute = (used[name] for name in ("weight_bytes", "bandwidth_bytes_per_s", "compute_ns"))
+    exact = 2 * weights * num_workers / (rate * compute / 1e9)
+    hidden = f"({rate / 1e6:.4g} MB/s x {compute / 1e6:.4g} ms)"
+    return f"N >= 2 x {weights / 1e6:.4g} MB x {num_workers} / {hidden} = {exact:,.4g}"
+
+
 MEMORY_NOT_USED = (
     "the limit of memory on samples per step is missing: bytes of activations per sample are not recorded"
 )

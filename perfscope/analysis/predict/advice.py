@@ -6,6 +6,7 @@ its overhead; servers hide their traffic behind the compute of a round.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import ceil, floor
 
 from msgspec import Struct
@@ -21,6 +22,7 @@ class AdviceFigures(Struct, frozen=True, kw_only=True):
 
     `compute_ns`, `overhead_ns`: of the mean traced step of a rank, which they add up to. `weight_bytes`: of
     one copy of the model. `bandwidth_bytes_per_s`: bytes of sized calls over their transfer time.
+    `num_workers`: without servers. `step_ns`: median step of the slowest rank.
     """
 
     num_workers: int
@@ -31,6 +33,8 @@ class AdviceFigures(Struct, frozen=True, kw_only=True):
     bandwidth_bytes_per_s: float | None
     parallel_efficiency: float | None
     data_parallel: bool = True
+    num_servers: int = 0
+    step_ns: float | None = None
 
 
 class AdviceItem(Struct, frozen=True, kw_only=True):
@@ -47,6 +51,22 @@ class AdviceItem(Struct, frozen=True, kw_only=True):
     gap: Gap | None = None
 
 
+class RunBeside(Struct, frozen=True, kw_only=True):
+    """One of several runs, beside the lemma.
+
+    `efficiency`: samples/s per worker over those of the run with the fewest workers; `by_lemma`: the same
+    ratio from the overhead of the run that is advised, at equal batches. None: a figure is missing.
+    """
+
+    name: str
+    num_workers: int
+    num_servers: int
+    batch: float | None
+    samples_per_s: float | None
+    efficiency: float | None
+    by_lemma: float | None
+
+
 class Advice(Struct, frozen=True, kw_only=True):
     """`efficiency`: the lemma's, of the run's own number of workers; None: a figure is missing."""
 
@@ -57,18 +77,56 @@ class Advice(Struct, frozen=True, kw_only=True):
     items: tuple[AdviceItem, ...]
 
 
+def runs_beside(
+    runs: Sequence[tuple[str, AdviceFigures]], overhead_ratio: float | None
+) -> tuple[RunBeside, ...]:
+    """What several runs (name, figures) measured, by number of workers."""
+    ordered = sorted(runs, key=lambda run: run[1].num_workers)
+    first = ordered[0][1]
+    beside = []
+    for name, figures in ordered:
+        speed, base, ratio = _speed(figures), _speed(first), overhead_ratio
+        each = None if speed is None else speed / figures.num_workers
+        reference = None if base is None else base / first.num_workers
+        lemma = None
+        if ratio is not None:
+            lemma = (1 + first.num_workers * ratio) / (1 + figures.num_workers * ratio)
+        beside.append(
+            RunBeside(
+                name=name,
+                num_workers=figures.num_workers,
+                num_servers=figures.num_servers,
+                batch=figures.batch,
+                samples_per_s=speed,
+                efficiency=each / reference if each is not None and reference else None,
+                by_lemma=lemma if figures.batch == first.batch else None,
+            )
+        )
+    return tuple(beside)
+
+
+def _speed(figures: AdviceFigures) -> float | None:
+    return figures.batch / figures.step_ns * 1e9 if figures.batch and figures.step_ns else None
+
+
 def advice_figures(analysis: RunAnalysis) -> AdviceFigures:
     """What the lemmas need of a run."""
-    traced = [rank.breakdown_ns for rank in analysis.ranks if rank.breakdown_ns is not None]
+    scheme = analysis.run.scheme
+    groups = () if scheme is None else scheme.groups
+    servers = {group.ranks[0] for group in groups if group.axis == "server" and group.ranks}
+    workers = [rank for rank in analysis.ranks if rank.rank not in servers]
+    traced = [rank.breakdown_ns for rank in workers if rank.breakdown_ns is not None]
     traced = traced if analysis.breakdown_of == "step" else []
     compute = sum(part.compute for part in traced) / len(traced) if traced else None
     step = sum(part.step for part in traced) / len(traced) if traced else None
-    scheme = analysis.run.scheme
     size = _ELEMENT_BYTES.get(scheme.dtype or "") if scheme is not None else None
     sized = [call for call in analysis.calls if call.bytes and call.transfer_ns > 0]
     transfer = sum(call.transfer_ns for call in sized)
+    steps = [rank.step_ns.median for rank in workers if rank.step_ns is not None]
     return AdviceFigures(
-        num_workers=len(analysis.ranks),
+        num_workers=max(1, len(workers)),
+        num_servers=len(servers),
+        step_ns=max(steps, default=None),
         batch=float(analysis.bench.batch) if analysis.bench else analysis.samples_per_step,
         compute_ns=compute,
         overhead_ns=None if step is None or compute is None else step - compute,
@@ -151,4 +209,5 @@ def _servers(figures: AdviceFigures) -> AdviceItem:
             "bandwidth_bytes_per_s": figures.bandwidth_bytes_per_s,
             "compute_ns": figures.compute_ns,
         }
-    return AdviceItem(quantity=Quantity.SERVERS, value=value, measured=None, used=used, gap=gap)
+    measured = float(figures.num_servers) if figures.num_servers else None
+    return AdviceItem(quantity=Quantity.SERVERS, value=value, measured=measured, used=used, gap=gap)

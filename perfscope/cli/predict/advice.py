@@ -8,48 +8,67 @@ from pathlib import Path
 from msgspec import to_builtins
 
 from perfscope import __version__
-from perfscope.analysis.predict.advice import Advice, advice_figures, advise
+from perfscope.analysis.predict.advice import (
+    Advice,
+    AdviceItem,
+    RunBeside,
+    advice_figures,
+    advise,
+    runs_beside,
+)
 from perfscope.cli.engine import Engine
 from perfscope.cli.report import ingest, opened_run
-from perfscope.errors import UsageError
-from perfscope.messages.predict_advice import FORMULAS, GAPS, MEMORY_NOT_USED, SOURCE, TITLES
+from perfscope.messages.lists import counted
+from perfscope.messages.predict_advice import (
+    FORMULAS,
+    GAPS,
+    MEMORY_NOT_USED,
+    NO_SERVERS,
+    ONE_RUN,
+    RECORDING,
+    SOURCE,
+    TITLES,
+    substituted,
+)
 from perfscope.rundir.reader import RunReader
 from perfscope.units import MISSING, format_bytes, format_ns
+from perfscope.vocabulary.lemmas import Quantity
 
 TARGET = 0.8
 
 
 def advice_of(runs: tuple[Path, ...], engine: Engine, as_json: bool, target: float = TARGET) -> str:
-    """Text or JSON for one run.
-
-    Raises:
-        UsageError: not one run.
-    """
-    if len(runs) != 1:
-        raise UsageError("--advise takes one run; name one run directory")
-    analysis = opened_run(RunReader(ingest(runs[0], engine)), engine).analysis
-    advice = advise(advice_figures(analysis), target)
-    return advice_document(advice) if as_json else advice_text(advice, runs[0].name)
+    """Text or JSON for the first run, beside what all of them measured."""
+    figures = [
+        (run.name or str(run), advice_figures(opened_run(RunReader(ingest(run, engine)), engine).analysis))
+        for run in runs
+    ]
+    advice = advise(figures[0][1], target)
+    beside = runs_beside(figures, advice.overhead_ratio)
+    return advice_document(advice, beside) if as_json else advice_text(advice, figures[0][0], beside)
 
 
-def advice_document(advice: Advice) -> str:
-    """One object; each item with its formula, source and reason."""
+def advice_document(advice: Advice, beside: tuple[RunBeside, ...]) -> str:
+    """One object; each item with its formula, source and reason, and the runs beside it."""
     document = {"schema_version": 1, "perfscope_version": __version__, **to_builtins(advice)}
     document["items"] = [
         {
             **to_builtins(item),
             "formula": FORMULAS[item.quantity],
+            "with_values": _with_values(item, advice),
             "source": SOURCE,
             "reason": GAPS[item.gap] if item.gap else None,
+            "to_record": RECORDING.get(item.gap) if item.gap else None,
         }
         for item in advice.items
     ]
-    document["notes"] = [MEMORY_NOT_USED]
+    document["runs"] = to_builtins(beside)
+    document["notes"] = [MEMORY_NOT_USED, *([ONE_RUN] if len(beside) == 1 else [])]
     return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
 
 
-def advice_text(advice: Advice, name: str) -> str:
-    """Figures of the run, then each quantity with its formula."""
+def advice_text(advice: Advice, name: str, beside: tuple[RunBeside, ...]) -> str:
+    """Figures of the run, each quantity with its formula and values, and what the runs measured."""
     figures = advice.figures
     lines = [f"Advice for {name}, parallel efficiency a = {advice.target:g}; lemmas of {SOURCE}", ""]
     lines.append(
@@ -66,10 +85,44 @@ def advice_text(advice: Advice, name: str) -> str:
         f"{MISSING if rate is None else format_bytes(rate) + '/s'}"
     )
     for item in advice.items:
-        beside = "" if item.measured is None else f" (the run has {item.measured:,.6g})"
-        value = f"missing: {GAPS[item.gap]}" if item.gap else f"{item.value:,}"
-        lines += ["", f"{TITLES[item.quantity]}: {value}{beside}", f"  {FORMULAS[item.quantity]}"]
+        lines += ["", *_item_lines(item, advice)]
+    lines += ["", *_run_lines(beside)]
     return "\n".join([*lines, "", f"Note: {MEMORY_NOT_USED}.", ""])
+
+
+def _item_lines(advised: AdviceItem, advice: Advice) -> list[str]:
+    beside = "" if advised.measured is None else f" (the run has {advised.measured:,.6g})"
+    answer = f"missing: {GAPS[advised.gap]}" if advised.gap else f"{advised.value:,}"
+    lines = [f"{TITLES[advised.quantity]}: {answer}{beside}", f"  {FORMULAS[advised.quantity]}"]
+    if (formula := _with_values(advised, advice)) is not None:
+        lines.append(f"  {formula}")
+    if advised.gap in RECORDING:
+        lines.append(f"  To have it: {RECORDING[advised.gap]}")
+    if advised.quantity is Quantity.SERVERS and advised.value is not None and advised.measured is None:
+        lines.append(f"  {NO_SERVERS}")
+    return lines
+
+
+def _with_values(advised: AdviceItem, advice: Advice) -> str | None:
+    if advised.value is None:
+        return None
+    return substituted(advised.quantity, advised.used, advice.target, advice.figures.num_workers)
+
+
+def _run_lines(beside: tuple[RunBeside, ...]) -> list[str]:
+    if len(beside) == 1:
+        return [f"Measured beside it: missing, {ONE_RUN}."]
+    lines = ["Measured beside it (samples/s per worker, of the run with the fewest workers):"]
+    for run in beside:
+        speed = MISSING if run.samples_per_s is None else f"{run.samples_per_s:,.4g}"
+        batch = MISSING if run.batch is None else f"{run.batch:,g}"
+        servers = f", {counted(run.num_servers, 'server')}" if run.num_servers else ""
+        lemma = "other batch: no lemma" if run.by_lemma is None else f"{_share(run.by_lemma)} by the lemma"
+        lines.append(
+            f"  {run.name}: {counted(run.num_workers, 'worker')}{servers}, {batch} samples per step, "
+            f"{speed} samples/s: {_share(run.efficiency)} measured, {lemma}"
+        )
+    return lines
 
 
 def _ns(value: float | None) -> str:

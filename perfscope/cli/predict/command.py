@@ -29,7 +29,9 @@ _SAME_BATCH = 1.01
     "--world-sizes", metavar="N,N...", help="Numbers of ranks to predict, e.g. 2,4,8; required to predict."
 )
 @click.option(
-    "--advise", is_flag=True, help="Instead: samples, workers and servers for one run, by published lemmas."
+    "--advise",
+    is_flag=True,
+    help="Instead: samples, workers and servers for the first RUN, by published lemmas.",
 )
 @click.option(
     "--ranks-per-host",
@@ -95,7 +97,7 @@ def command(
       perfscope predict run-2 run-1 --world-sizes 8 --network edr --ranks-per-host 1
       perfscope predict my-study --world-sizes 8,16 --network hdr --mode strong --batch 48
       perfscope predict my-study --world-sizes 4 --schemes dp.ddp,hy.owt --network 30us,1Gbit --json
-      perfscope predict --advise my-run
+      perfscope predict --advise my-run run-of-1-rank run-of-4-ranks
     """
     if advise:
         from perfscope.cli.predict.advice import advice_of

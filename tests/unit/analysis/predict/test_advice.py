@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec import structs
 
-from perfscope.analysis.predict.advice import AdviceFigures, advise
+from perfscope.analysis.predict.advice import AdviceFigures, advise, runs_beside
 from perfscope.vocabulary.lemmas import Gap
 
 # 4 workers, 32 samples: 10 ms of compute each and 4 ms of overhead, so R = 4 / 40 = 0.1
@@ -55,3 +55,13 @@ def test_what_was_not_measured_is_missing_with_its_reason(
     items = advise(structs.replace(RUN, **changes), 0.8).items
     assert [item.gap for item in items] == gaps
     assert [item.value is None for item in items] == [gap is not None for gap in gaps]
+
+
+def test_runs_with_the_same_batch_are_beside_the_lemma() -> None:
+    alone = structs.replace(RUN, num_workers=1, step_ns=40e6)
+    run = structs.replace(RUN, step_ns=14e6)
+    first, second = runs_beside([("four", run), ("one", alone)], 0.1)
+    assert (first.name, second.name) == ("one", "four")
+    assert second.samples_per_s == pytest.approx(32 / 14e-3)
+    assert second.efficiency == pytest.approx(40 / 14 / 4)
+    assert second.by_lemma == pytest.approx(1.1 / 1.4)

@@ -25,8 +25,38 @@ def test_the_document_has_formula_source_and_reason(tmp_path: Path) -> None:
     assert servers["value"] is None and "weights" in servers["reason"]
 
 
-def test_other_options_and_several_runs_are_refused(tmp_path: Path) -> None:
+def test_values_are_put_into_the_formulas_and_what_is_missing_says_how_to_record_it(tmp_path: Path) -> None:
+    run = script_run(tmp_path / "run", 2)
+    text = CliRunner().invoke(cli, ["predict", "--advise", str(run)], catch_exceptions=False).stdout
+    document = json.loads(
+        CliRunner().invoke(cli, ["predict", "--advise", str(run), "--json"], catch_exceptions=False).stdout
+    )
+    workers, _, servers = document["items"]
+    ratio = document["overhead_ratio"]
+    exact = (1 + ratio - 0.8) / (0.8 * ratio)
+    assert workers["with_values"].endswith(f"= {exact:,.4g}")
+    assert workers["with_values"] in text
+    assert servers["with_values"] is None and "bench run" in servers["to_record"]
+    assert "not known from one run" in text
+
+
+def test_runs_beside_it_are_the_measured_counterpart(tmp_path: Path) -> None:
+    runs = [str(script_run(tmp_path / name, ranks)) for name, ranks in (("two", 2), ("one", 1), ("four", 4))]
+    arguments = ["predict", "--advise", *runs]
+    document = json.loads(CliRunner().invoke(cli, [*arguments, "--json"], catch_exceptions=False).stdout)
+    beside = {run["name"]: run for run in document["runs"]}
+    assert list(beside) == ["one", "two", "four"]
+    assert document["figures"]["num_workers"] == 2
+    one, four = beside["one"], beside["four"]
+    assert one["efficiency"] == 1
+    assert four["efficiency"] == pytest.approx(four["samples_per_s"] / 4 / one["samples_per_s"])
+    assert 0 < four["efficiency"] < 1
+    assert four["by_lemma"] is None  # 32 samples per rank: another batch
+    text = CliRunner().invoke(cli, arguments, catch_exceptions=False).stdout
+    assert "four: 4 workers, 128 samples per step" in text and "other batch: no lemma" in text
+
+
+def test_other_options_are_refused(tmp_path: Path) -> None:
     run = str(script_run(tmp_path / "run", 2))
-    for words in (["--world-sizes", "4"], [run]):
-        result = CliRunner().invoke(cli, ["predict", "--advise", run, *words])
-        assert result.exit_code == 2 or isinstance(result.exception, UsageError)
+    result = CliRunner().invoke(cli, ["predict", "--advise", run, "--world-sizes", "4"])
+    assert result.exit_code == 2 or isinstance(result.exception, UsageError)
