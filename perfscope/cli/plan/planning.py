@@ -92,7 +92,7 @@ def _space(model: str, spec: ClusterSpec, asked: Mapping[str, Any]) -> Space:
         "classes": asked["classes"],
         "optimizer": asked["optimizer"],
         "momentum": asked["momentum"] or None,
-        "device": "cpu",
+        "device": "cpu" if asked["flops"] is None else "cuda",
     }
     like = config_of(
         "serial",

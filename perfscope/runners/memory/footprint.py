@@ -19,6 +19,7 @@ import numpy as np
 from perfscope.runners.composed.volumes import RankPart, average_axes, layer_axis
 from perfscope.runners.job import Job
 from perfscope.runners.memory.tape import Allocation, Operator, Owner, Tape
+from perfscope.runners.models.shapes import ATTENTION
 from perfscope.runners.schemes.dp_ddp import DDP
 from perfscope.runners.schemes.mesh_axes import MeshParallel
 from perfscope.vocabulary.axes import Axis
@@ -100,7 +101,7 @@ class RankShare:
         self.held = part.held
         self._whole = {name: prod(shape) for name, shape in job.shape.params}
         self.shards = mesh.size(Axis.FSDP)
-        self._layer_parts = mesh.size(layer_axis(mesh))
+        self.layer_parts = mesh.size(layer_axis(mesh))
         names = job.shape.blocks
         self._indices = {names.index(name) for name in self.blocks}
         self._ends = (0, len(names) - 1)
@@ -128,7 +129,7 @@ class RankShare:
             return 0.0
         share = 1 / self.job.mesh.size(Axis.CP)
         if row.is_divided:
-            return share / self._layer_parts
+            return share / self.layer_parts
         keeps = row.block in self._ends or getattr(row, "enters_pair", False)
         return share / (1 if keeps else self.job.mesh.size(Axis.SP))
 
@@ -250,6 +251,17 @@ def _buffers(tape: Tape, share: RankShare) -> Iterator[_Span]:
         yield _Span(-1, _FOREVER, held / share.shards)
     if share.shards > 1:
         yield from _gathered(tape, share, element)
+    if job.mesh.size(Axis.CP) > 1:
+        yield from _keys_and_values(tape, share, element)
+
+
+def _keys_and_values(tape: Tape, share: RankShare, element: int) -> Iterator[_Span]:
+    """Of all positions, in each attention layer."""
+    job = share.job
+    for layer in job.shape.products:
+        if layer.kind == ATTENTION and share.has(layer.block):
+            size = 2 * layer.kv_size / share.layer_parts * share.at_once * element
+            yield _Span(tape.forward_begins[layer.block], _backward_end(tape, layer.block), size)
 
 
 def _gathered(tape: Tape, share: RankShare, element: int) -> Iterator[_Span]:

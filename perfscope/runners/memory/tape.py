@@ -35,6 +35,7 @@ from perfscope.runners.world import Alone, World
 
 _FEW, _MORE = 2, 4  # samples; with one, torch takes other ways through some operators
 _FOREVER = 1 << 60
+_LOG_SOFTMAX_BACKWARD = "aten::_log_softmax_backward_data"
 _CPU_ATTENTION = "aten::_scaled_dot_product_flash_attention_for_cpu"
 
 
@@ -119,7 +120,8 @@ def record_tape(config: BenchConfig) -> Tape:
     """The tape of a model; that of equal models is kept.
 
     Args:
-        config: model, input, classes, dropout, dtype, optimizer, momentum and activation checkpointing count.
+        config: model, input, classes, dropout, dtype, optimizer, momentum, activation checkpointing, and
+            whether the device is a GPU.
 
     Raises:
         BenchError: the model cannot be traced; one line.
@@ -135,7 +137,7 @@ def record_tape(config: BenchConfig) -> Tape:
         # sizes are those of bfloat16, and the loss scale would have to read values
         dtype="bfloat16" if config.dtype == "float16" else config.dtype,
         activation_checkpointing=config.activation_checkpointing,
-        device="cpu",
+        device="cuda" if config.device == "cuda" else "cpu",
     )
     return _recorded(like)
 
@@ -177,6 +179,8 @@ class _Trace(TorchDispatchMode):
         self._divides_storages = self._divides_operators = False
         self._is_backward = self._is_update = False
         self._watches = False
+        # autocast of GPUs: the gradient of log-softmax is of 16 bits at once, on CPUs of 32 before
+        self._gives_halves = config.device == "cuda" and config.is_mixed
 
     def run(self) -> None:
         """Traces; results are in the attributes."""
@@ -237,6 +241,8 @@ class _Trace(TorchDispatchMode):
                     bytes=sum(value.numel() * value.element_size() for value in (*given, *made)),
                 )
             )
+            if self._gives_halves and func._schema.name == _LOG_SOFTMAX_BACKWARD:
+                self.allocations[-1].fixed /= 2
         self._clock += 1
         return out
 
