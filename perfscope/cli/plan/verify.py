@@ -63,8 +63,10 @@ def _measured(config: BenchConfig, cluster: str | None) -> tuple[float | None, s
     if done.returncode:
         lines = [line for line in done.stderr.splitlines() if line.strip()]
         return None, lines[-1] if lines else f"it ended with status {done.returncode}"
-    rate = json.loads(done.stdout)["figures"].get("samples_per_s")
-    return (config.batch / rate, "") if rate else (None, "it recorded no rate")
+    figures = json.loads(done.stdout)["figures"]
+    rate = figures.get("samples_per_s")
+    problem = "other processes used this machine meanwhile" if figures.get("disturbed") else ""
+    return (config.batch / rate, problem) if rate else (None, "it recorded no rate")
 
 
 def _options(config: BenchConfig) -> list[str]:
