@@ -122,7 +122,7 @@ ANOTHER_NETWORK = (
 )
 NO_CALL_BETWEEN_HOSTS = (
     "it sends between hosts, and no run has a traced call between hosts; "
-    "give --network, or --ranks-per-host for one host"
+    "give --network, --ranks-per-host for one host, or measure with perfscope doctor --links before recording"
 )
 
 

@@ -18,6 +18,7 @@ from perfscope.analysis.predict.comparing import (
 from perfscope.analysis.predict.compute import ComputeModel, fit_compute, layers_at
 from perfscope.analysis.predict.fitting import Floats, expected_maximum, interval
 from perfscope.analysis.predict.links import NUM_DRAWS, FittedLink, fit_link, given_link
+from perfscope.analysis.predict.measured_links import fit_measured
 from perfscope.analysis.predict.networks import Network
 from perfscope.analysis.predict.records import (
     BETWEEN_HOSTS,
@@ -47,6 +48,7 @@ from perfscope.analysis.predict.step_model import (
 from perfscope.analysis.predict.warnings import best_sentences, general_warnings, plan_warnings
 from perfscope.errors import UsageError
 from perfscope.messages import predict as texts
+from perfscope.rundir.host_records import LinksRecord
 
 FURTHEST = 4  # times the largest measured N
 _BLOCK = 5  # steps that are drawn together: neighbors are alike
@@ -65,6 +67,7 @@ class Question(Struct, frozen=True, kw_only=True):
         refusals: what planning refused.
         mode: strong or weak.
         network: of the links between hosts; None: as measured.
+        links: measured by `perfscope doctor --links`, for classes of links that no run's calls measure.
         extrapolate: beyond FURTHEST.
         cores_per_rank: of the target; None: as in the runs.
         backend: of the runs and the target.
@@ -75,6 +78,7 @@ class Question(Struct, frozen=True, kw_only=True):
     refusals: Sequence[Refusal] = ()
     mode: str = "strong"
     network: Network | None = None
+    links: Sequence[LinksRecord] = ()
     extrapolate: bool = False
     cores_per_rank: float | None = None
     backend: str | None = "gloo"
@@ -174,6 +178,10 @@ def _fit(runs: Sequence[MeasuredRun], alike: Sequence[MeasuredRun], question: Qu
             by_class[call.link_class].append(call)
     links = {name: fit_link(name, calls, question.backend, rng) for name, calls in by_class.items()}
     target = dict(links)
+    for name in sorted({BETWEEN_HOSTS, INSIDE_HOST} - set(links)):
+        measured = fit_measured(question.links, name, question.backend, rng)
+        if measured is not None:
+            target[name] = measured
     if question.network is not None:
         target[BETWEEN_HOSTS] = given_link(BETWEEN_HOSTS, question.network.link, question.network.name)
     own_links = {

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from perfscope.analysis.predict.costs import algorithms
 from perfscope.analysis.predict.crossings import sharing
@@ -79,7 +80,10 @@ def fit_measured(
 ) -> FittedLink | None:
     """A class of links fitted to what was measured of it; None: nothing was."""
     calls = calls_of_class(records, link_class, backend)
-    return fit_link(link_class, calls, backend, rng, by_size=True) if calls else None
+    if not calls:
+        return None
+    fitted = fit_link(link_class, calls, backend, rng, by_size=True)
+    return replace(fitted, used=replace(fitted.used, is_from_doctor=True))
 
 
 def largest_rate(rows: Sequence[LinkCall]) -> float | None:

@@ -23,6 +23,7 @@ class LinkUsed(Struct, frozen=True, kw_only=True):
         cost: the point.
         alpha_s, beta_s_per_byte: intervals; None for a network that was given.
         given: its name where it was given, None where it was fitted.
+        is_from_doctor: fitted to what `perfscope doctor --links` measured, not to calls of the runs.
         num_calls: fitted on so many.
         residual_ratio: median |measured - fitted| / fitted of those; None: given.
         separable: latency and bandwidth could be distinguished (two sizes or group sizes at least).
@@ -33,6 +34,7 @@ class LinkUsed(Struct, frozen=True, kw_only=True):
     alpha_s: Interval | None = None
     beta_s_per_byte: Interval | None = None
     given: str | None = None
+    is_from_doctor: bool = False
     num_calls: int = 0
     residual_ratio: float | None = None
     separable: bool = True

@@ -125,6 +125,7 @@ def command(
             refusals=refusals,
             mode=settled,
             network=link,
+            links=loaded.links,
             extrapolate=extrapolate,
             cores_per_rank=cores_per_rank,
             backend=loaded.backend,

@@ -21,6 +21,7 @@ from perfscope.cli.report import ingest, opened_run
 from perfscope.errors import RunDirectoryError, TraceError, UsageError
 
 if TYPE_CHECKING:
+    from perfscope.rundir.host_records import LinksRecord
     from perfscope.rundir.records import RankRecord
     from perfscope.rundir.scheme_records import SchemeRecord
     from perfscope.runners.config import BenchConfig
@@ -40,6 +41,7 @@ class Loaded:
         buckets: of the gradients of a script of one rank.
         backend: of the runs.
         notes: what was left out, and why.
+        links: of the runs' hosts, as `perfscope doctor --links` measured them before.
     """
 
     runs: tuple[MeasuredRun, ...]
@@ -47,6 +49,7 @@ class Loaded:
     buckets: tuple[int, ...]
     backend: str | None
     notes: tuple[str, ...]
+    links: tuple[LinksRecord, ...] = ()
 
 
 def run_folders(paths: Sequence[Path]) -> list[Path]:
@@ -93,6 +96,7 @@ def load_runs(paths: Sequence[Path], engine: Engine = UNSTATED) -> Loaded:
     buckets: tuple[int, ...] = ()
     backends: set[str] = set()
     is_bench: set[bool] = set()
+    links: dict[tuple[tuple[str, ...], int | None], LinksRecord] = {}
     folders = run_folders(paths)
     show_progress = sys.stderr.isatty()
     for number, path in enumerate(folders, 1):
@@ -108,6 +112,7 @@ def load_runs(paths: Sequence[Path], engine: Engine = UNSTATED) -> Loaded:
             if show_progress:
                 click.echo("\r\x1b[K", nl=False, err=True)
         runs.append(loaded_run.run)
+        links |= {(record.hosts, record.measured_unix_ns): record for record in loaded_run.links}
         is_bench.add(loaded_run.config is not None)
         if loaded_run.config is not None:
             configs.setdefault(loaded_run.config.full_name, loaded_run.config)
@@ -120,7 +125,14 @@ def load_runs(paths: Sequence[Path], engine: Engine = UNSTATED) -> Loaded:
             "runs of `perfscope bench` and of scripts cannot be predicted from together; name one kind"
         )
     backend = next(iter(backends)) if len(backends) == 1 else None
-    return Loaded(runs=tuple(runs), configs=configs, buckets=buckets, backend=backend, notes=tuple(notes))
+    return Loaded(
+        runs=tuple(runs),
+        configs=configs,
+        buckets=buckets,
+        backend=backend,
+        notes=tuple(notes),
+        links=tuple(links.values()),
+    )
 
 
 def _up_to_date(path: Path, engine: Engine) -> Path:
@@ -150,6 +162,7 @@ class _One:
     config: BenchConfig | None
     buckets: tuple[int, ...]
     backend: str | None
+    links: tuple[LinksRecord, ...]
 
 
 def _load(path: Path, name: str, engine: Engine) -> _One:
@@ -171,7 +184,14 @@ def _load(path: Path, name: str, engine: Engine) -> _One:
     backend = next((meta.backend for meta in metas.values() if meta.backend), None)
     if backend is None and len(metas) == 1:
         backend = "gloo"  # one rank joined no group; what it will use is the CPU's default
-    return _One(run=run, config=config, buckets=gradient_buckets(layers), backend=backend)
+    ceilings = [reader.ceilings(host) for host in reader.hosts]
+    return _One(
+        run=run,
+        config=config,
+        buckets=gradient_buckets(layers),
+        backend=backend,
+        links=tuple(record for document in ceilings if document for record in document.links),
+    )
 
 
 def config_of(command: Sequence[str]) -> BenchConfig:

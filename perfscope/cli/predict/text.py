@@ -194,4 +194,5 @@ def _link(used: LinkUsed) -> str:
         beta = f" ({slow} to {format_rate(1 / high)})" if high > 0 else f" (at least {slow})" if slow else ""
     calls = counted(used.num_calls, "call")
     rate = f"{fast}{beta}" if used.cost.bandwidth_bytes_per_s else f"no time per byte to be seen{beta}"
-    return f"Links {where}: {late}{alpha} per message and {rate}, fitted to {calls}."
+    source = " of perfscope doctor --links" if used.is_from_doctor else ""
+    return f"Links {where}: {late}{alpha} per message and {rate}, fitted to {calls}{source}."
