@@ -88,8 +88,7 @@ def command(
     """Predict step time, efficiency and the best scheme on machines not at hand.
 
     Compute, latency and bandwidth are fitted to the runs, volumes come from the schemes' formulas, overlap
-    and stragglers are carried over as observed; docs/predict.md states the model. Intervals hold what the
-    fits leave open. What the data do not support is refused, or noted.
+    and stragglers are carried over as observed (docs/predict.md). What the data do not support is refused.
 
     \b
     Examples:
