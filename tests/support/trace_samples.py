@@ -220,7 +220,7 @@ def samples() -> Mapping[str, tuple[Sample, ...]]:
         ),
         "calls": (_json("0.calls.json", _calls()),),
         "execution": (
-            _json("rank0.et.json", _nodes(_unpacked("traces", "execution", "gloo_rank0.et.json.gz"))),
+            _json("rank0.et.json", _nodes(_unpacked("traces", "execution_gloo", "gloo_rank0.et.json.gz"))),
         ),
         "chakra": (Sample("trace.0.et", _chakra()),),
         "flight": (

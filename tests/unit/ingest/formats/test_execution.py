@@ -18,8 +18,12 @@ from perfscope.ingest.formats.format import TraceRank
 from perfscope.ingest.formats.registry import FORMATS
 from perfscope.ingest.importing import assign_ranks, import_traces
 
-DATA = Path(__file__).parents[3] / "data" / "traces" / "execution"
-GLOO = [DATA / f"gloo_rank{rank}{end}" for rank in (0, 1) for end in (".json.gz", ".et.json.gz")]
+DATA = Path(__file__).parents[3] / "data" / "traces"
+GLOO = [
+    DATA / "execution_gloo" / f"gloo_rank{rank}{end}"
+    for rank in (0, 1)
+    for end in (".json.gz", ".et.json.gz")
+]
 
 
 def run_of(folder: Path, *paths: Path) -> Path:
@@ -111,7 +115,7 @@ def test_alone_it_has_structure_and_no_times(tmp_path: Path) -> None:
 
 
 def test_an_execution_trace_from_a_device_has_groups_and_a_chain_through_the_training(tmp_path: Path) -> None:
-    run = run_of(tmp_path, DATA / "h100_rank0.json.gz", DATA / "h100_rank0.et.json.gz")
+    run = run_of(tmp_path, *sorted((DATA / "execution_h100").iterdir(), reverse=True))
     record = summary(run)["execution"]
     assert record["collectives"] == [
         # Two steps, two buckets: 1,049,088 and 5,253,120 elements.
