@@ -38,7 +38,7 @@ def unaligned_products(evidence: Evidence) -> Finding | None:
     loads, layer = loads_of(chosen.longest), max(chosen.by_layer, key=chosen.by_layer.__getitem__, default="")
     assert loads is not None
     saved = _below_peak(evidence, chosen.by_place)
-    gain_ns, gain_ratio = (None, None) if saved is None else evidence.all_of(saved)
+    gain_ns, gain_ratio = evidence.all_of(chosen.time_ns if saved is None else saved)
     return Finding(
         id=FindingKind.UNALIGNED_PRODUCTS,
         facts=UnalignedProducts(

@@ -19,7 +19,7 @@ class UnalignedProducts(FindingFacts, frozen=True, kw_only=True):
     num_layers: int  # that have such products
     multiple: int  # elements of an aligned load
     kernel: str  # with most of their time
-    has_peak: bool  # what it saves is known
+    has_peak: bool  # what it saves is the difference from it; else at most all of their time
 
     def text(self, subject: Subject) -> FindingText:
         heading = "Unaligned matrix products"
@@ -28,7 +28,9 @@ class UnalignedProducts(FindingFacts, frozen=True, kw_only=True):
             where = f"; {format_ratio(self.layer_ratio, 0)} of their time is in layer {subject.layer}"
         of = f" of {counted(self.num_layers, 'layer')}" if self.num_layers else ""
         template = _TEMPLATE.search(self.kernel)
-        saved = " The saving is the difference from the measured peak." if self.has_peak else ""
+        saved = " The saving is the difference from the measured peak."
+        if not self.has_peak:
+            saved = " No peak was measured: the saving is less than all of their time, which is stated."
         return FindingText(
             f"{heading}: {of_step(self.products)} is spent in kernels that load fewer than {self.multiple} "
             f"elements at a time{where}.",

@@ -13,6 +13,7 @@ import pytest
 from perfscope.analysis.results import RunAnalysis
 from perfscope.analysis.run import analyze_run
 from perfscope.gate.measure import measure_run
+from perfscope.ingest.importing import import_traces
 from perfscope.ingest.run import ingest_run
 from perfscope.messages.findings.step import HostBlocked
 from perfscope.rundir.reader import RunReader
@@ -89,6 +90,27 @@ def test_throughput_of_steps_that_alternate_is_that_of_the_mean_step(
     analysis, truth = analyzed("input"), TRUTH["input"]
     assert analysis.findings[0].id is FindingKind.INPUT_BOUND
     assert analysis.throughput_samples_per_s == pytest.approx(64e9 / truth["with"]["mean_ns"], rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("trace", "kind", "text"),
+    [
+        (
+            "gpt2-vocabulary-50257",
+            FindingKind.UNALIGNED_PRODUCTS,
+            "fewer than 8 elements at a time; 100 % of their time is in layer head",
+        ),
+        ("resnet50-nchw", FindingKind.LAYOUT_CONVERSIONS, "converting tensors between NCHW and NHWC"),
+    ],
+)
+def test_kernels_that_another_shape_or_layout_would_save_are_found(
+    trace: str, kind: FindingKind, text: str, tmp_path: Path
+) -> None:
+    """Windows of bench runs on an H100: bfloat16, and TF32 with tensors in NCHW."""
+    import_traces([RUNS / f"{trace}.json.gz"], tmp_path)
+    findings = {finding.id: finding for finding in analyze_run(RunReader(tmp_path)).findings}
+    assert text in findings[kind].text.title
+    assert not {FindingKind.UNALIGNED_PRODUCTS, FindingKind.LAYOUT_CONVERSIONS} - {kind} & set(findings)
 
 
 def test_gains_of_a_finding_are_on_the_scale_of_the_median_step(
