@@ -31,6 +31,7 @@ _OF_WINDOWS = (
         "progress",
         "communicators",
         "execution",
+        "allocations",
         *_CAUSES,
     ),
 )

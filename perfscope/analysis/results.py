@@ -10,6 +10,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
+from perfscope.analysis.allocations import AllocatorWindow
 from perfscope.analysis.bench import BenchResult
 from perfscope.analysis.clocks.fit import ClockFit
 from perfscope.analysis.counter_results import LayerCounters, StepCounters
@@ -459,6 +460,7 @@ class RunAnalysis(Struct, frozen=True, kw_only=True):
     critical_paths: tuple[CriticalPath, ...] = ()  # one per window and step
     kernels: Kernels | None = None  # None: nothing was traced
     communication: Communication | None = None  # None: no step was traced
+    allocations: tuple[AllocatorWindow, ...] = ()  # by rank and device; (): as `missing` says, or no device
     process_groups: tuple[CommGroupResult, ...] = ()  # on which the traced steps communicate
     labeled_calls: Mapping[tuple[int, int], Any] = {}  # communication.LabeledCalls, of ranks in timelines
     pipeline: Pipeline | None = None  # None: no pipeline, or `missing` has the reason

@@ -10,11 +10,11 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
 from perfscope.analysis import advice
+from perfscope.analysis.allocations import allocations_of
 from perfscope.analysis.bench import BenchResult, bench_result
 from perfscope.analysis.bench_traced import traced_figures
 from perfscope.analysis.clocks.wall import step_notes
@@ -86,12 +86,11 @@ from perfscope.analysis.server import server_load
 from perfscope.analysis.source import RunSource
 from perfscope.analysis.spans import WindowFacts, window_facts
 from perfscope.analysis.steps import (
-    RankSteps,
     Throughput,
     overhead_ratio,
-    quantiles,
     speed_of_run,
     spread_ratio,
+    step_time,
     throughput,
 )
 from perfscope.analysis.unlike_windows import without_unlike
@@ -156,7 +155,7 @@ def analyze_run(
     pipeline, experts, no_parallel = _parallel(ranks, comm, communication)
     counted, no_text = counted_run(windows), advice.training(records).no_layers
     layers, no_layers = layer_results(ranks.traces.layers, communication, counted.layers, no_text)
-    step_ns = _step_time(ranks.steps)
+    step_ns = step_time(ranks.steps)
     speed = throughput(source.run.options.samples_per_step, records, ranks.steps, step_ns)
     machine, hosts = analyze_machine(source, _training(ranks, windows, layers, comm, speed))
     ranks = _with_states(ranks, hosts)
@@ -169,7 +168,8 @@ def analyze_run(
     speed = speed_of_run(speed, bench, source.run.scheme, ranks.steps)
     no_speed = () if speed.missing is None else (speed.missing,)
     of_run = _missing_of_run(source, ranks, comm, no_layers, no_window)
-    missing = [*of_run, *no_parallel, *counted.missing, *no_speed, *no_bench, *no_whole]
+    allocations, no_allocations = allocations_of(source)
+    missing = [*of_run, *no_allocations, *no_parallel, *counted.missing, *no_speed, *no_bench, *no_whole]
     figures = _Figures(
         ranks=ranks,
         no_window=no_window,
@@ -191,7 +191,8 @@ def analyze_run(
         missing=tuple(dict.fromkeys((*missing, *why.missing))),
     )
     analysis = _analysis(source, figures)
-    analysis = replace(analysis, traced_ratio=_traced_ratio(figures, analysis), unlike_windows=unlike)
+    traced_ratio = _traced_ratio(figures, analysis)
+    analysis = replace(analysis, traced_ratio=traced_ratio, unlike_windows=unlike, allocations=allocations)
     return with_self_checks(replace(analysis, findings=find(_evidence(source, figures, analysis))))
 
 
@@ -295,11 +296,6 @@ def _without_unobservable(source: RunSource, ranks: RankFiles) -> RankFiles:
     ]
     results = (rank if rank.breakdown_ns is None else replace(rank, unknown=parts) for rank in ranks.results)
     return replace(ranks, results=tuple(results), missing=(*ranks.missing, *missing))
-
-
-def _step_time(steps: Mapping[int, RankSteps]) -> Quantiles | None:
-    """Over all ranks."""
-    return quantiles(np.concatenate([of_rank.counted for of_rank in steps.values()])) if steps else None
 
 
 def _bench(

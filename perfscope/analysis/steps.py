@@ -90,6 +90,11 @@ class RankSteps(Struct, frozen=True, kw_only=True, eq=False):
         return result
 
 
+def step_time(steps: Mapping[int, RankSteps]) -> Quantiles | None:
+    """Over all ranks; None: no rank timed any."""
+    return quantiles(np.concatenate([of_rank.counted for of_rank in steps.values()])) if steps else None
+
+
 def quantiles(values: Int64) -> Quantiles | None:
     """Median, p10 and p90 by linear interpolation; None of nothing."""
     if not len(values):

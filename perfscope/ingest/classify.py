@@ -125,10 +125,11 @@ OPERATOR_CATEGORIES = frozenset({"cpu_op", "Operator", "operator"})
 ANNOTATION_CATEGORIES = frozenset({"user_annotation"})
 FRAME_CATEGORY = "python_function"
 # Readable, and of no use to a timeline.
+INSTANTS = "cpu_instant_event"  # among them the allocator's
 IGNORED_CATEGORIES = frozenset(
     {"ac2g", "fwdbwd", "async_cpu_to_gpu", "Trace", "overhead", "cuda_sync", "cuda_event"}
     | {
-        "cpu_instant_event",
+        INSTANTS,
         "python_function",
         "async_gpu",
         "forward_backward",

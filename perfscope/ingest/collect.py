@@ -12,6 +12,7 @@ import numpy.typing as npt
 from msgspec import Struct, field
 
 from perfscope.ingest import classify
+from perfscope.ingest.allocations import Allocations
 from perfscope.ingest.classify import COMM_CLASSES, NVTX_CATEGORY, DeviceClass, HostClass
 from perfscope.ingest.collectives import Collective, from_args
 from perfscope.ingest.cost_model import Cost, cost, known
@@ -109,10 +110,12 @@ class EventCollector:
         facts: complete after `close`.
         costs, collectives: what the rows' `detail` columns point to.
         configs: what the `config` column of device rows points to.
+        allocations: complete after `close`, too.
     """
 
     def __init__(self, spill: Spill, *, flush_rows: int = FLUSH_ROWS) -> None:
         self.facts = FileFacts()
+        self.allocations = Allocations()
         self.host_words = Words(classify.host_class, _host_use)
         self.device_words = Words(classify.device_class, _device_use)
         self.lanes = Lanes()
@@ -147,7 +150,7 @@ class EventCollector:
             buckets[event.cat].append(event)
         for category, group in buckets.items():
             if category in classify.IGNORED_CATEGORIES and category != classify.FRAME_CATEGORY:
-                self.facts.num_profiler_ranges += len(group) * (category == classify.PROFILER_RANGES)
+                self._ignore(category, group)
                 continue
             spans = [event for event in group if event.ph == "X"]
             if len(spans) < len(group):
@@ -161,6 +164,12 @@ class EventCollector:
             self._flush_launches()
         if len(self._device["name"]) >= self._flush_rows:
             self._flush_device()
+
+    def _ignore(self, category: str, group: list[Event]) -> None:
+        """What makes no row of the timeline."""
+        if category == classify.INSTANTS:
+            self.allocations.add(group)
+        self.facts.num_profiler_ranges += len(group) * (category == classify.PROFILER_RANGES)
 
     def close(self) -> None:
         """Everything is in: write what is still held, count what stayed open."""

@@ -46,6 +46,11 @@ class Args(Struct, gc=False, frozen=True):
     target_rank: Raw = field(default=_ABSENT, name="Dst Rank")
     in_splits: Raw = field(default=_ABSENT, name="In split size")
     out_splits: Raw = field(default=_ABSENT, name="Out split size")
+    # Of allocator events.
+    total_reserved: Raw = field(default=_ABSENT, name="Total Reserved")
+    total_allocated: Raw = field(default=_ABSENT, name="Total Allocated")
+    device_id: Raw = field(default=_ABSENT, name="Device Id")
+    device_type: Raw = field(default=_ABSENT, name="Device Type")
 
 
 NO_ARGS = Args()

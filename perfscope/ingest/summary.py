@@ -9,10 +9,10 @@ from msgspec import Struct, convert, to_builtins
 from perfscope.rundir.execution_records import ExecutionRecord
 from perfscope.rundir.flight_records import FlightDump
 from perfscope.rundir.inspector_records import InspectorRecord
-from perfscope.rundir.window_records import CountedLayers
+from perfscope.rundir.window_records import AllocatorCurve, CountedLayers
 
 # Written into every summary. Raise it when the same trace would give another table.
-INGEST_VERSION = 14
+INGEST_VERSION = 15
 # A note of a file that is no valid JSON and was read whole all the same.
 MENDED = "characters that JSON does not allow were read all the same; nothing is lost by it"
 
@@ -69,6 +69,7 @@ class IngestSummary(Struct, frozen=True, kw_only=True):
     flight: FlightDump | None = None  # None: no dump of a flight recorder
     inspector: InspectorRecord | None = None  # None: no record of NCCL Inspector
     execution: ExecutionRecord | None = None  # None: no execution trace of PyTorch
+    allocations: tuple[AllocatorCurve, ...] = ()  # by device; (): the trace has no allocator events
     table: dict[str, Any] | None = None  # seal of the timeline's file (rundir/seal.py); None: there is none
     ingest_version: int = INGEST_VERSION
 
@@ -91,6 +92,7 @@ def from_json(document: dict[str, Any]) -> IngestSummary:
     values["notes"] = tuple(values["notes"])
     values["groups"] = tuple(values["groups"])
     values["counters"] = convert(values.get("counters"), CountedLayers | None)
+    values["allocations"] = convert(values.get("allocations", ()), tuple[AllocatorCurve, ...])
     values["flight"] = convert(values.get("flight"), FlightDump | None)
     values["inspector"] = convert(values.get("inspector"), InspectorRecord | None)
     values["execution"] = convert(values.get("execution"), ExecutionRecord | None)

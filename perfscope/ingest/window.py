@@ -201,6 +201,7 @@ class _Window:
             ends_early=counts.ends_early,
             steps_cut=self._steps_cut,
             trains=self._trains(),
+            allocations=self._collector.allocations.curves(metadata.base_ns),
         )
 
     def _cut_steps(self) -> int:

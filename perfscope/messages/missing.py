@@ -92,6 +92,7 @@ _WHAT = {
     Figure.LAST_HARDWARE_COUNTERS: "hardware counters of {host} for the last {time_ns:ns} of the steps",
     Figure.HARDWARE_SOURCES: "{count} of {total} hardware sources of {host} ({sources})",
     Figure.RANK_MEMORY: "memory over time of {ranks:ranks}",
+    Figure.ALLOCATIONS: "allocated memory during the traced windows",
     Figure.OTHERS_CPU_TIME: "CPU time taken by others on {hosts:four}",
     Figure.ENERGY_PER_SAMPLE: "energy per sample",
     Figure.WIRE_BYTES: "bytes on the wire",
@@ -177,6 +178,8 @@ _WHY = {
     Cause.SAMPLER_KILLED: "its sampler was killed",
     Cause.SAMPLER_ENDED: "its sampler ended: {end}",
     Cause.SOURCES_ABSENT: "not available there: run `perfscope doctor` on that host for reasons and remedies",
+    Cause.NO_ALLOCATOR_EVENTS: "the traces have no allocator events: torch.profiler records them with "
+    "profile_memory=True, and the windows of perfscope run do not",
     Cause.MEMORY_NOT_READ: "the sampler read none of it: an older perfscope recorded the run, or "
     "the processes could not be read",
     Cause.CPU_COUNT_NOT_KNOWN: "topology.json does not say how many CPUs there are",

@@ -114,7 +114,9 @@ def _shared(chart: CounterChart, frame: CounterFrame) -> tuple[str, str]:
 
 
 def line_note(chart: CounterChart, line: CounterLine, frame: CounterFrame) -> str:
-    """Beside a line's name: its mean, and what of peak and doubts is its own."""
+    """Beside a line's name: its mean, and what of peak and doubts is its own; or the line's own note."""
+    if line.note:
+        return line.note
     finite = [value for value in line.mean if math.isfinite(value)]
     parts = [f"mean {format_value(frame.unit, sum(finite) / len(finite))}"] if finite else []
     shared_peak, shared_doubt = _shared(chart, frame)

@@ -304,6 +304,7 @@ class CounterLine(Struct, frozen=True, kw_only=True):
     peak: float | None = None
     peak_source: str = ""
     quality: str = "exact"
+    note: str = ""  # beside the label instead of the mean, where that says nothing
 
 
 class CounterChart(Struct, frozen=True, kw_only=True):
@@ -324,6 +325,7 @@ class Counters(Chart, Struct, frozen=True, kw_only=True):
     span_ns: int
     charts: tuple[CounterChart, ...]
     windows: tuple[TimeLabel, ...] = ()  # traced
+    windows_title: str = "traced window"
     disturbances: tuple[TimeLabel, ...] = ()
     steps: TimeLabel | None = None  # first step's start to last step's end
     caption: str = ""

@@ -204,7 +204,9 @@ def _counters(block: Counters, width: int, style: Style) -> Iterator[str]:
         finite = [value for value in line.mean if math.isfinite(value)]
         mean = format_value(chart.unit, sum(finite) / len(finite)) if finite else ""
         sparks = _sparks(line, chart.unit, block.span_ns, columns)
-        yield f"  {pad(fit(line.label, names), names)}  {sparks}  mean {mean}"
+        yield f"  {pad(fit(line.label, names), names)}  {sparks}  {line.note or f'mean {mean}'}"
+    if all(line.note for _, line in rows):
+        return
     scale = "Shares are drawn from 0 to 100 %, other lines from 0 to their largest value; means"
     yield from (style.quiet(line) for line in wrapped(f"{scale} are over all {_span(block)}.", width))
     left = sum(len(chart.lines) + chart.num_left_out for chart in block.charts) - len(rows)

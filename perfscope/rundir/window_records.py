@@ -70,6 +70,34 @@ class CountedLayers(WholeLists, frozen=True):
     problem: str = ""
 
 
+HOST_DEVICE = -1
+
+
+class AllocatorCurve(WholeLists, frozen=True):
+    """What a framework's allocator held on one device while a window was traced, in bytes.
+
+    Attributes:
+        device: number of the device; HOST_DEVICE: memory of the host, counted from the trace's start.
+        num_events: allocations and frees in the trace; at most some hundreds of them are points of the curve.
+        t_ns: of the points, in the trace's clock.
+        allocated: in tensors, after the event.
+        reserved: taken from the device by the allocator, tensors included; (): it keeps nothing back.
+        peak_ns: when most was allocated.
+        peak_reserved: most that was reserved, at any time of the trace; None: as `reserved`.
+        peak_thread: that allocated at the peak; -1: not known.
+    """
+
+    device: int = HOST_DEVICE
+    num_events: Count = 0
+    t_ns: tuple[int, ...] = ()
+    allocated: tuple[int, ...] = ()
+    reserved: tuple[int, ...] = ()
+    peak_ns: int = 0
+    peak_allocated: int = 0
+    peak_reserved: int | None = None
+    peak_thread: int = -1
+
+
 class WindowSummary(Record, frozen=True):
     """One window of one rank; see ingest.summary.IngestSummary, which is written there.
 
@@ -80,6 +108,7 @@ class WindowSummary(Record, frozen=True):
         flight: None: no dump of a flight recorder.
         inspector: None: no record of NCCL Inspector.
         execution: None: no execution trace of PyTorch.
+        allocations: by device; (): the trace has no allocator events.
         table: seal of the timeline's file (rundir/seal.py); None: there is none.
     """
 
@@ -109,6 +138,7 @@ class WindowSummary(Record, frozen=True):
     flight: FlightDump | None = None
     inspector: InspectorRecord | None = None
     execution: ExecutionRecord | None = None
+    allocations: tuple[AllocatorCurve, ...] = ()
     table: dict[str, object] | None = None
 
     @property

@@ -43,6 +43,7 @@ class Cause(str, Enum):
     NO_STEP_TRACED = "no_step_traced"
     STRUCTURE_ONLY = "structure_only"  # execution traces: no times
     NO_DEVICE_EVENTS = "no_device_events"
+    NO_ALLOCATOR_EVENTS = "no_allocator_events"
     FILE_ENDS_EARLY = "file_ends_early"
 
     # Steps.

@@ -78,6 +78,7 @@ class Figure(str, Enum):
     LAST_HARDWARE_COUNTERS = "last_hardware_counters"
     HARDWARE_SOURCES = "hardware_sources"
     RANK_MEMORY = "rank_memory"
+    ALLOCATIONS = "allocations"
     OTHERS_CPU_TIME = "others_cpu_time"
     ENERGY_PER_SAMPLE = "energy_per_sample"
     WIRE_BYTES = "wire_bytes"

@@ -60,6 +60,7 @@ class FindingKind(str, Enum):
     # The recording.
     OVERHEAD = "overhead"
     RANKS_MISSING = "ranks_missing"
+    LOW_HEADROOM = "low_headroom"  # a device's memory is nearly full
     RANKS_KILLED = "ranks_killed"
     NO_STEPS = "no_steps"
     NOT_TRACED = "not_traced"

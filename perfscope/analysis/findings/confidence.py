@@ -16,6 +16,7 @@ from perfscope.analysis.findings.evidence import Evidence
 from perfscope.analysis.rank_facts import has_unseen_calls
 from perfscope.analysis.results import Finding, RankResult
 from perfscope.messages.findings.confidence import Confidence, NotEnoughEvidence, Reason
+from perfscope.messages.findings.memory import LowHeadroom
 from perfscope.vocabulary.confidence import ConfidenceLevel as Level
 from perfscope.vocabulary.confidence import Doubt
 from perfscope.vocabulary.findings import ABOUT_THE_RECORDING, GAPS, INPUT
@@ -63,6 +64,8 @@ def confidence(evidence: Evidence, finding: Finding) -> Confidence:
     """Of one finding."""
     if finding.id in _RECORDED:
         return Confidence(level=Level.HIGH)
+    if isinstance(finding.facts, LowHeadroom):  # a peak needs no steps
+        return Confidence(level=Level.MEDIUM if finding.facts.tensor_bytes is None else Level.HIGH)
     if finding.id is Kind.PAGE_FAULT_CHURN:
         return _of_all_steps(evidence, finding, min(faults.num_steps for faults in evidence.page_faults))
     if finding.id in _ALWAYS_ON | _PLACED or finding.of_training or not evidence.traced:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perfscope.analysis.findings import numa
+from perfscope.analysis.findings import memory, numa
 from perfscope.analysis.findings.communication import longest_library
 from perfscope.analysis.findings.evidence import Evidence
 from perfscope.analysis.machine.counters import counted_between
@@ -34,6 +34,7 @@ def findings(evidence: Evidence) -> list[Finding]:
         *_power_capped(evidence),
         *_link_saturated(evidence),
         *_memory_roof(evidence),
+        *memory.low_headroom(evidence),
     ]
 
 

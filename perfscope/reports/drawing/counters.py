@@ -53,7 +53,7 @@ def _legend(block: Counters) -> list[LegendEntry]:
         entries.append(LegendEntry(title="training steps", sample=(sample,), width=24))
     if block.windows:
         entries.append(
-            LegendEntry(title="traced window", sample=(Rect(x=5, width=4, height=12, look="ct-window"),))
+            LegendEntry(title=block.windows_title, sample=(Rect(x=5, width=4, height=12, look="ct-window"),))
         )
     if block.disturbances:
         entries.append(swatch("disturbed", "disturbance"))

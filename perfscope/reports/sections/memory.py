@@ -9,6 +9,7 @@ from perfscope.analysis.machine.results import CounterTrack, MachineAnalysis, Me
 from perfscope.analysis.results import RankResult, RunAnalysis
 from perfscope.reports.display import visible
 from perfscope.reports.model import Block, Column, Section, Table, Unit, Value
+from perfscope.reports.sections.allocations import allocation_blocks, allocation_lead
 from perfscope.reports.sections.counters import counters_block, of_memory
 from perfscope.reports.sections.machine import origin_ns
 from perfscope.vocabulary.memory import HOST_MEMORY, LimitOf
@@ -28,6 +29,7 @@ def memory_section(analysis: RunAnalysis) -> Section | None:
             chart = structs.replace(chart, disturbances=())
     tables = (_limits_table(machine), _ranks_table(analysis))
     blocks: list[Block] = [block for block in (chart, *tables) if block is not None]
+    blocks += allocation_blocks(analysis.allocations)
     if not blocks:
         return None
     return Section(id="memory", title="Memory", lead=_lead(analysis), blocks=tuple(blocks))
@@ -60,7 +62,7 @@ def _lead(analysis: RunAnalysis) -> str:
         )
         size = units.format_bytes(nearest.limit_bytes)
         parts.append(f"Least headroom: {_name(nearest)}, {left} of {size} ({ratio}) were never used.")
-    return " ".join(parts)
+    return " ".join(filter(None, (*parts, allocation_lead(analysis.allocations))))
 
 
 def _name(limit: MemoryLimit) -> str:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from perfscope.analysis.results import Finding
 from perfscope.analysis.run import analyze_run
 from perfscope.reports.build import build_report
 from perfscope.reports.model import Counters, Section, Table
+from perfscope.vocabulary.confidence import ConfidenceLevel
 from perfscope.vocabulary.figures import Figure
+from perfscope.vocabulary.findings import FindingKind
 from perfscope.vocabulary.memory import LimitOf
 from tests.support.synthetic_samples import SampledRun, SampleFile, ticks, two_nodes
 
@@ -93,3 +96,38 @@ def _counters(sections: dict[str, Section]) -> list[Counters]:
         if ("counters" in sections)
         else []
     )
+
+
+def full_device(path: Path, used: float, tensors: float | None) -> list[Finding]:
+    """80 GiB of which so much is in use; all but 1 GiB is the allocator's, `tensors` of it in tensors."""
+    file = SampleFile()
+    for metric, size in (("gpu_memory_used", used), ("gpu_memory_total", 80)):
+        values = [round(size * GIB)] * len(SLOW)
+        file.add(metric, SLOW, values, kind="gauge", unit="bytes", gpu="0")
+    gpu = {"id": "gpu:0", "index": 0, "name": "NVIDIA H100", "vendor": "NVIDIA", "visibility": []}
+    rank: dict[str, Any] = {"pid": 100, "device": "cuda:0 NVIDIA H100"}
+    if tensors is not None:
+        peaks = {"peak_device_bytes": tensors, "peak_reserved_bytes": used - 1}
+        rank["memory"] = {name: round(size * GIB) for name, size in peaks.items()}
+    run = SampledRun(path, file, topology=two_nodes(gpus=[gpu]), ranks=[rank])
+    return [one for one in analyze_run(run.read()).findings if one.id is FindingKind.LOW_HEADROOM]
+
+
+def test_a_device_that_tensors_fill_is_a_finding_with_its_evidence(tmp_path: Path) -> None:
+    [finding] = full_device(tmp_path, used=76, tensors=73)
+    assert finding.rank == 0
+    assert "95.0 % of its memory in use (76.0 GiB of 80.0 GiB)" in finding.text.title
+    assert "at most 73.0 GiB" in finding.text.detail
+    assert "activation checkpointing" in finding.text.action
+    assert finding.confidence is not None and finding.confidence.level is ConfidenceLevel.HIGH
+
+
+def test_without_the_tensors_memory_the_finding_is_less_certain(tmp_path: Path) -> None:
+    [finding] = full_device(tmp_path, used=76, tensors=None)
+    assert "not measured" in finding.text.detail
+    assert finding.confidence is not None and finding.confidence.level is ConfidenceLevel.MEDIUM
+
+
+def test_a_device_that_the_allocators_cache_fills_or_with_room_is_none(tmp_path: Path) -> None:
+    assert full_device(tmp_path / "cache", used=76, tensors=40) == []
+    assert full_device(tmp_path / "room", used=72, tensors=69) == []
