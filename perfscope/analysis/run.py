@@ -190,9 +190,8 @@ def analyze_run(
         faults=page_faults(ranks.parts),
         missing=tuple(dict.fromkeys((*missing, *why.missing))),
     )
-    analysis = _analysis(source, figures)
-    traced_ratio = _traced_ratio(figures, analysis)
-    analysis = replace(analysis, traced_ratio=traced_ratio, unlike_windows=unlike, allocations=allocations)
+    analysis = replace(_analysis(source, figures), allocations=allocations)
+    analysis = replace(analysis, traced_ratio=_traced_ratio(figures, analysis), unlike_windows=unlike)
     return with_self_checks(replace(analysis, findings=find(_evidence(source, figures, analysis))))
 
 
