@@ -166,10 +166,10 @@ def analyze_run(
     bench, no_bench = _bench(source, ranks, comm, no_window)
     account, no_whole = whole_run(source.run, records, ranks.parts, speed)
     speed = speed_of_run(speed, bench, source.run.scheme, ranks.steps)
-    no_speed = () if speed.missing is None else (speed.missing,)
     of_run = _missing_of_run(source, ranks, comm, no_layers, no_window)
     allocations, no_allocations = allocations_of(source)
-    missing = [*of_run, *no_allocations, *no_parallel, *counted.missing, *no_speed, *no_bench, *no_whole]
+    missing = [*of_run, *no_allocations, *no_parallel, *counted.missing, *no_bench, *no_whole]
+    missing += filter(None, (speed.missing,))
     figures = _Figures(
         ranks=ranks,
         no_window=no_window,
