@@ -167,9 +167,8 @@ def analyze_run(
     account, no_whole = whole_run(source.run, records, ranks.parts, speed)
     speed = speed_of_run(speed, bench, source.run.scheme, ranks.steps)
     of_run = _missing_of_run(source, ranks, comm, no_layers, no_window)
-    allocations, no_allocations = allocations_of(source)
-    missing = [*of_run, *no_allocations, *no_parallel, *counted.missing, *no_bench, *no_whole]
-    missing += filter(None, (speed.missing,))
+    no_speed = () if speed.missing is None else (speed.missing,)
+    missing = [*of_run, *no_parallel, *counted.missing, *no_speed, *no_bench, *no_whole]
     figures = _Figures(
         ranks=ranks,
         no_window=no_window,
@@ -190,9 +189,15 @@ def analyze_run(
         faults=page_faults(ranks.parts),
         missing=tuple(dict.fromkeys((*missing, *why.missing))),
     )
-    analysis = replace(_analysis(source, figures), allocations=allocations)
+    analysis = _with_allocations(source, _analysis(source, figures))
     analysis = replace(analysis, traced_ratio=_traced_ratio(figures, analysis), unlike_windows=unlike)
     return with_self_checks(replace(analysis, findings=find(_evidence(source, figures, analysis))))
+
+
+def _with_allocations(source: RunSource, analysis: RunAnalysis) -> RunAnalysis:
+    """With memory by the allocator's events, or why there is none."""
+    allocations, missing = allocations_of(source)
+    return replace(analysis, allocations=allocations, missing=(*analysis.missing, *missing))
 
 
 def _typical_step(figures: _Figures) -> float | None:
