@@ -272,6 +272,41 @@ def _innermost(spans: Spans, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64]
     start, end = spans.start[rows], spans.end[rows]
     if (start[1:] >= end[:-1]).all():
         return rows, start, end
+    lasts = end > start
+    rows, start, end = rows[lasts], start[lasts], end[lasts]
+    around = _parents(start, end)
+    if around is None:
+        return _innermost_of_any(rows, start, end)
+    moments = distinct(np.concatenate((start, end)))
+    state = np.full(len(moments), -1, dtype=np.int64)  # the innermost span from each moment to the next
+    # Of several assignments to one place the last counts: of spans that end together the outermost, which is
+    # listed first; of those that begin together the innermost; and what begins before what is around it.
+    state[np.searchsorted(moments, end[::-1])] = around[::-1]
+    state[np.searchsorted(moments, start)] = np.arange(len(rows))
+    busy = np.flatnonzero(state >= 0)  # never the last: by then all have ended
+    return rows[state[busy]], moments[busy], moments[busy + 1]
+
+
+def _parents(start: Int64, end: Int64) -> NDArray[np.int64] | None:
+    """For each span the smallest one around it, -1 = none; None where spans overlap without being nested.
+
+    Args:
+        start, end: of one thread, in order of start, the longest first; end > start.
+    """
+    index = np.arange(len(start))
+    depth = index - np.searchsorted(np.sort(end), start, side="right")
+    by_depth = np.lexsort((index, depth))
+    key = depth * len(start) + index
+    place = np.searchsorted(key[by_depth], key - len(start)) - 1
+    around = np.where(depth > 0, by_depth[np.maximum(place, 0)], -1)
+    is_nested = (around < 0) | (end <= end[around])
+    return around if is_nested.all() else None
+
+
+def _innermost_of_any(
+    rows: NDArray[np.int64], start: Int64, end: Int64
+) -> tuple[NDArray[np.int64], Int64, Int64]:
+    """As `_innermost`, of spans that overlap in any way."""
     pieces: list[tuple[int, int, int]] = []
     opened: list[tuple[int, int]] = []  # row, end
     now = 0

@@ -37,7 +37,9 @@ class Launches:
 
     def __init__(self) -> None:
         # correlation, start, end, call, operator, step, phase, layer, collective
-        self._table = np.zeros((0, 9), np.int64)
+        self._table = np.zeros((0, 9), np.int64)  # in the order of time
+        self._order = np.zeros(0, np.intp)  # of the table, by correlation
+        self._sorted = np.zeros(0, np.int64)
 
     def add(self, rows: Rows, steps: npt.NDArray[Any], operators: Ints, contexts: npt.NDArray[Any]) -> None:
         """Enter launches.
@@ -61,11 +63,11 @@ class Launches:
                 contexts,
             ]
         )
-        table = np.concatenate([self._table, new])
-        if len(table) > MAX_PENDING:
-            latest = np.argsort(table[:, 1], kind="stable")[-max(MAX_PENDING, len(new)) :]
-            table = table[np.sort(latest)]
-        self._table = table[np.argsort(table[:, 0], kind="stable")]
+        # Slices come in the order of time: what was entered last is the latest.
+        self._table = np.concatenate([self._table, new])[-max(MAX_PENDING, len(new)) :]
+        correlations = self._table[:, 0]
+        self._order = np.argsort(correlations, kind="stable")
+        self._sorted = correlations[self._order]
 
     def find(self, correlations: Ints) -> Found:
         """The launch of each correlation id."""
@@ -75,8 +77,8 @@ class Launches:
                 np.zeros(len(correlations), np.bool_), nothing, nothing, nothing, nothing, nothing,
                 np.full_like(nothing, OTHER), np.full_like(nothing, NO_LAYER), nothing,
             )  # fmt: skip
-        index = np.searchsorted(self._table[:, 0], correlations, side="right") - 1
-        rows = self._table[np.maximum(index, 0)]
+        index = np.searchsorted(self._sorted, correlations, side="right") - 1
+        rows = self._table[self._order[np.maximum(index, 0)]]
         is_match = (index >= 0) & (rows[:, 0] == correlations) & (correlations > 0)
         return Found(
             is_match,

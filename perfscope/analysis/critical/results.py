@@ -10,6 +10,7 @@ import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
+from operator import attrgetter
 
 from msgspec import Struct
 
@@ -119,7 +120,7 @@ def total_of(paths: Iterable[CriticalPath]) -> int:
 
 def shares_by_kind(paths: Sequence[CriticalPath]) -> tuple[PathShare, ...]:
     """By what the time is spent on, in the order of PATH_KINDS; they add up to the total exactly."""
-    by_kind = _added(paths, lambda segment: segment.kind)
+    by_kind = _added(paths, attrgetter("kind"))
     return _shares({kind: by_kind[kind] for kind in PATH_KINDS if kind in by_kind}, total_of(paths))
 
 
@@ -131,7 +132,7 @@ def shares_by_rank(paths: Sequence[CriticalPath]) -> tuple[PathShare, ...]:
 
 def shares_by_layer(paths: Sequence[CriticalPath]) -> tuple[PathShare, ...]:
     """Of each layer whose work is on the path, most first; time without a layer is left out."""
-    kept = _added(paths, lambda segment: segment.layer)
+    kept = _added(paths, attrgetter("layer"))
     return _shares(dict(sorted(kept.items(), key=lambda item: (-item[1], item[0]))), total_of(paths))
 
 
@@ -145,17 +146,21 @@ def never_on_path(paths: Sequence[CriticalPath]) -> tuple[int, ...]:
 def entries(paths: Sequence[CriticalPath]) -> tuple[PathEntry, ...]:
     """Segments that are alike added up, longest first."""
     total = total_of(paths)
-    times: dict[tuple[object, ...], list[int]] = defaultdict(list)
+    sums: dict[tuple[object, ...], list[int]] = {}  # ns, count
     first: dict[tuple[object, ...], PathSegment] = {}
-    for segment in (segment for path in paths for segment in path.segments):
-        kind = segment.kind
-        shared = kind == "transfer"
-        key = (
-            *(None if shared else segment.rank, kind, _what(segment), segment.layer),
-            *(segment.phase if kind in _WITH_PHASE else None, segment.hosts if shared else ()),
-        )
-        times[key].append(segment.dur_ns)
-        first.setdefault(key, segment)
+    for path in paths:
+        for segment in path.segments:
+            kind = segment.kind
+            shared = kind == "transfer"
+            key = (
+                *(None if shared else segment.rank, kind, _what(segment), segment.layer),
+                *(segment.phase if kind in _WITH_PHASE else None, segment.hosts if shared else ()),
+            )
+            of_key = sums.get(key)
+            if of_key is None:
+                of_key, first[key] = sums.setdefault(key, [0, 0]), segment
+            of_key[0] += segment.end_ns - segment.start_ns
+            of_key[1] += 1
     result = [
         PathEntry(
             rank=None if piece.kind == "transfer" else piece.rank,
@@ -164,9 +169,9 @@ def entries(paths: Sequence[CriticalPath]) -> tuple[PathEntry, ...]:
             layer=piece.layer,
             phase=piece.phase if piece.kind in _WITH_PHASE else None,
             hosts=piece.hosts,
-            ns=sum(times[key]),
-            ratio=sum(times[key]) / total if total else 0.0,
-            count=len(times[key]),
+            ns=sums[key][0],
+            ratio=sums[key][0] / total if total else 0.0,
+            count=sums[key][1],
         )
         for key, piece in first.items()
     ]
@@ -194,7 +199,7 @@ def _added(paths: Sequence[CriticalPath], key_of: Callable[[PathSegment], str | 
         for segment in path.segments:
             key = key_of(segment)
             if key is not None:
-                added[key] += segment.dur_ns
+                added[key] += segment.end_ns - segment.start_ns
     return dict(added)
 
 
