@@ -49,6 +49,7 @@ from perfscope.vocabulary.figures import Figure
 
 _SHARED = (*bd.DEVICE_COLUMNS, *LAYER_COLUMNS, *COMM_COLUMNS, *STREAM_COLUMNS, *EXPERT_COLUMNS)
 _COLUMNS = tuple(dict.fromkeys((*_SHARED, *KERNEL_COLUMNS)))
+_MANY_ROWS = 1 << 16  # of a window whose memory is given back at once
 _OF_KERNELS = frozenset(KERNEL_COLUMNS) - frozenset(_SHARED)
 
 
@@ -241,6 +242,9 @@ def _read_windows(
         total, device = _analyze_window(table, facts, layers, traces, members, traced)
         traced.totals.append(total)
         traced.devices.append(device)
+        if table.num_rows > _MANY_ROWS:
+            del table, rows
+            pa.default_memory_pool().release_unused()
     return traced
 
 
@@ -266,6 +270,7 @@ def _analyze_window(
     traced: _Windows,
 ) -> tuple[bd.StepTotals, DeviceBreakdown | None]:
     spans = spans_of(table)
+    table.forget({"dur_ns"})
     steps = bd.analyzed_steps(spans, facts)
     act = bd.activity(spans, facts)
     selected = bd.every_gpu_event(table)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from perfscope.analysis.collector import collector_off
 from perfscope.cli.engine import ENGINE_NAMES, ENGINE_TITLE, UNSTATED, Engine, engine_options
 from perfscope.cli.lazy_group import HELP, GroupedCommand
 from perfscope.cli.output import color_option, in_color, print_paged, print_result
@@ -204,6 +205,7 @@ def are_traces(sources: Sequence[Path]) -> bool:
     return not is_run and any(is_trace_name(path.name) for path in source.iterdir())
 
 
+@collector_off()
 def import_for_now(traces: Sequence[Path], engine: Engine) -> Path:
     """A run made of traces, which lasts as long as the command. Raises TraceError, RunDirectoryError."""
     import tempfile  # not at the top: it takes ten milliseconds, and few reports need it
@@ -271,6 +273,7 @@ def opened_run(reader: RunReader, engine: Engine = UNSTATED, path: Path | None =
     return run
 
 
+@collector_off()
 def make_document(path: Path, engine: Engine = UNSTATED) -> Json:
     """The figures of an ingested run, without the timeline and the sections of a report."""
     from perfscope.reports.document import build_document

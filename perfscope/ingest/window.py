@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Protocol
 
 import numpy as np
+import pyarrow as pa
 
 from perfscope.errors import UnreadableFileError
 from perfscope.ingest.classify import HostClass, mark_text
@@ -51,7 +52,10 @@ def ingest_events(file: WindowFile, source: EventSource) -> IngestSummary:
         for events in source:
             collector.add(events)
         collector.close()
-        return _Window(file, source.counts, source.metadata(), collector).write(spill)
+        summary = _Window(file, source.counts, source.metadata(), collector).write(spill)
+    del collector
+    pa.default_memory_pool().release_unused()  # malloc's too: the analysis needs other sizes of arrays
+    return summary
 
 
 def unusable_window(file: WindowFile, reason: str) -> IngestSummary:

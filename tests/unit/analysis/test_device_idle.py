@@ -15,9 +15,10 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from perfscope.analysis import intervals as iv
-from perfscope.analysis.device_idle import DeviceIdleRecord
+from perfscope.analysis.device_idle import DeviceIdleRecord, _innermost, _innermost_of_any
 from perfscope.analysis.results import RankResult, RunAnalysis
 from perfscope.analysis.run import analyze_run
 from perfscope.analysis.spans import COMPUTE, HOST, PYTHON, RUNTIME, Spans
@@ -233,3 +234,37 @@ def test_any_spans_divide_the_idle_time_instant_by_instant(
         expected_empty[what] += not any(s <= instant < s + d for s, d in queue)
     assert +sums == +expected
     assert +empty == +expected_empty
+
+
+@st.composite
+def nested(draw: st.DrawFn) -> list[tuple[int, int]]:
+    """Spans (start, end) of which each is in another or apart, some twice and some of no length."""
+    spans = []
+    waiting = [(0, 24)]
+    while waiting and len(spans) < 12:
+        low, high = waiting.pop()
+        start = draw(st.integers(low, high))
+        end = draw(st.integers(start, high))
+        spans.append((start, end))
+        waiting += [(start, end), (end, high)] if draw(st.booleans()) else [(end, high)]
+    return spans
+
+
+@given(nested(), st.lists(st.tuples(st.integers(0, 24), st.integers(0, 9)), max_size=2))
+def test_what_is_innermost_at_each_time(
+    spans: list[tuple[int, int]], crossing: list[tuple[int, int]]
+) -> None:
+    """By arrays where spans nest, span by span where they do not: the same where both can say it."""
+    spans += [(start, start + length) for start, length in crossing]
+    spans.sort(key=lambda span: (span[0], -span[1]))
+    start, end = (np.array(column, np.int64) for column in zip(*spans, strict=True))
+    rows = np.arange(len(spans))
+    kind = np.full(len(spans), HOST, np.int32)
+    table = Spans(start=start, end=end, device=rows, lane=rows, kind=kind, phase=kind)
+    assert _owners(*_innermost(table, rows)) == _owners(*_innermost_of_any(rows, start, end))
+
+
+def _owners(rows: NDArray[np.int64], starts: NDArray[np.int64], ends: NDArray[np.int64]) -> dict[int, int]:
+    """Time -> the row that is innermost."""
+    pieces = zip(rows.tolist(), starts.tolist(), ends.tolist(), strict=True)
+    return {time: row for row, start, end in pieces for time in range(start, end)}
