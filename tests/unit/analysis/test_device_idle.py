@@ -239,7 +239,7 @@ def test_any_spans_divide_the_idle_time_instant_by_instant(
 @st.composite
 def nested(draw: st.DrawFn) -> list[tuple[int, int]]:
     """Spans (start, end) of which each is in another or apart, some twice and some of no length."""
-    spans = []
+    spans: list[tuple[int, int]] = []
     waiting = [(0, 24)]
     while waiting and len(spans) < 12:
         low, high = waiting.pop()
