@@ -40,15 +40,15 @@ def rank_groupings(source: RunSource, pipeline: Pipeline | None = None) -> tuple
     hosts = tuple(dict.fromkeys(source.rank_records[rank].host for rank in source.ranks))
     number = {host: index for index, host in enumerate(hosts)}
     by_host = {rank: number[source.rank_records[rank].host] for rank in source.ranks}
-    found = [RankGrouping(by=HOST, group_of=by_host, names=hosts)] if len(hosts) > 1 else []
+    groupings = [RankGrouping(by=HOST, group_of=by_host, names=hosts)] if len(hosts) > 1 else []
     coordinates = _of_scheme(source.run.scheme) or _of_mesh(source.rank_records)
     if pipeline is not None and Axis.PP.value not in coordinates:
         coordinates = {**coordinates, Axis.PP.value: _of_stages(pipeline)}
     for axis, group_of in coordinates.items():
         num_groups = len(set(group_of.values()))
         if num_groups > 1 and (num_groups < len(group_of) or axis == Axis.PP.value):
-            found.append(RankGrouping(by=axis, group_of=group_of))
-    return tuple(found)
+            groupings.append(RankGrouping(by=axis, group_of=group_of))
+    return tuple(groupings)
 
 
 def _of_scheme(scheme: SchemeRecord | None) -> dict[str, dict[int, int]]:
@@ -73,12 +73,12 @@ def _of_mesh(records: Mapping[int, RankRecord]) -> dict[str, dict[int, int]]:
 
 def _coordinates(axes: Sequence[str], shape: Sequence[int]) -> dict[str, dict[int, int]]:
     """Ranks are laid out row by row, as torch's init_device_mesh does."""
-    found: dict[str, dict[int, int]] = {}
+    group_of_axis: dict[str, dict[int, int]] = {}
     stride = math.prod(shape)
     for axis, size in zip(axes, shape, strict=True):
         stride //= size
-        found[axis] = {rank: rank // stride % size for rank in range(math.prod(shape))}
-    return found
+        group_of_axis[axis] = {rank: rank // stride % size for rank in range(math.prod(shape))}
+    return group_of_axis
 
 
 def _of_stages(pipeline: Pipeline) -> dict[int, int]:

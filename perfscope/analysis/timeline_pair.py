@@ -97,15 +97,15 @@ class _Side(NamedTuple):
 
 def _steps(extract: TimelineExtract) -> list[StepSide]:
     """In order; only those in which spans are drawn."""
-    found = []
+    sides = []
     for window in extract.windows:
         drawn = set().union(*(set(lane.step.tolist()) for lane in window.lanes))
         for step in sorted({mark.step for mark in window.steps} & drawn):
             marks = [mark for mark in window.steps if mark.step == step]
             start = min(mark.start_ns for mark in marks)
             end = max(mark.start_ns + mark.dur_ns for mark in marks)
-            found.append(StepSide(window=window.window, step=step, dur_ns=end - start))
-    return found
+            sides.append(StepSide(window=window.window, step=step, dur_ns=end - start))
+    return sides
 
 
 def _pairs(before: list[StepSide], after: list[StepSide]) -> tuple[tuple[StepSide, StepSide], ...]:
@@ -130,11 +130,11 @@ def _window(sides: list[_Side], pair: tuple[StepSide, StepSide], number: int) ->
     marks: list[StepMark] = []
     for side, step in zip(sides, pair, strict=True):
         window = next(window for window in side.extract.windows if window.window == step.window)
-        own = [mark for mark in window.steps if mark.step == step.step]
-        origin = min(mark.start_ns for mark in own)
+        marks = [mark for mark in window.steps if mark.step == step.step]
+        origin = min(mark.start_ns for mark in marks)
         marks += [
             replace(mark, rank=mark.rank + side.offset, step=number, start_ns=mark.start_ns - origin)
-            for mark in own
+            for mark in marks
         ]
         lanes += [_cut(lane, side, step.step, number, origin) for lane in window.lanes]
     lanes = [lane for lane in lanes if len(lane.start_ns)]

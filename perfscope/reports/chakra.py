@@ -67,12 +67,12 @@ def write_chakra(parts: Sequence[TimelinePart], groups: Groups, folder: Path) ->
 
 def ranks_of_groups(groups: Iterable[GroupRow]) -> dict[str, tuple[int, ...]]:
     """Process groups whose ranks the traces list, by name."""
-    found: dict[str, tuple[int, ...]] = {}
+    ranks_of: dict[str, tuple[int, ...]] = {}
     for group in groups:
         name = group.name if group.name is not None else group.pg_name
         if name is not None and group.ranks:
-            found[str(name)] = group.ranks
-    return found
+            ranks_of[str(name)] = group.ranks
+    return ranks_of
 
 
 def _write_rank(file: BinaryIO, rank: int, windows: list[TimelinePart], groups: Groups, origin: int) -> int:
@@ -109,18 +109,18 @@ class _Order:
 
     def before(self, row: _Row, number: int) -> list[int]:
         lane, start = (row["device"], row["lane"]), row["start_ns"]
-        found = [self._last[lane]] if lane in self._last else []
-        known = self._known.setdefault(lane, {})
+        nodes = [self._last[lane]] if lane in self._last else []
+        awaited = self._known.setdefault(lane, {})
         for other, ends in self._ended.items():
             node = next((node for end, node in reversed(ends) if end <= start), None)
-            if other != lane and node is not None and node != known.get(other):
-                known[other] = node
-                found.append(node)
+            if other != lane and node is not None and node != awaited.get(other):
+                awaited[other] = node
+                nodes.append(node)
         self._last[lane] = number
         ends = self._ended.setdefault(lane, [])
         ends.append((start + row["dur_ns"], number))
         del ends[:-_KEPT]
-        return found
+        return nodes
 
 
 _KEPT = 64  # nodes of a lane that another lane is compared with

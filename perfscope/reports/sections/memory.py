@@ -43,7 +43,7 @@ def _drawn(machine: MachineAnalysis) -> list[CounterTrack]:
     of_host: dict[str, list[CounterTrack]] = {}
     for track in nodes:
         of_host.setdefault(track.host, []).append(track)
-    doubled = {own[0].id for host, own in of_host.items() if len(own) == 1 and host in hosts}
+    doubled = {tracks_[0].id for host, tracks_ in of_host.items() if len(tracks_) == 1 and host in hosts}
     return [track for track in tracks if track.id not in doubled]
 
 
@@ -167,8 +167,8 @@ def _rank_columns() -> tuple[Column, ...]:
 
 def _other(rank: RankResult) -> int | None:
     """What else the device held at its peak; None without a device, or where tensors lie elsewhere, too."""
-    known = [getattr(rank, name) for name in _TENSORS]
-    if rank.peak_device_bytes is None or None in known:
+    tensors = [getattr(rank, name) for name in _TENSORS]
+    if rank.peak_device_bytes is None or None in tensors:
         return None
-    rest = rank.peak_device_bytes - sum(known)
-    return rest if rest >= 0 else None
+    left = rank.peak_device_bytes - sum(tensors)
+    return left if left >= 0 else None
