@@ -1,4 +1,6 @@
-"""The step of a candidate, and which candidates are worth a run.
+"""The shortest step that a candidate can have, and which candidates are worth a run.
+
+These are lower bounds: operators at the rates that are given, none waits for another or for its launch.
 
 work    = forward + backward               of the slowest rank
 bubble  = work * (S - 1) / m               a pipeline of S stages and m microbatches
@@ -39,29 +41,29 @@ def planned(
         cost = _PER * sample / _HOUR_S * price_per_rank_hour * candidate.num_ranks
     return Planned(
         candidate=candidate,
-        step_s=step,
-        sample_s=sample,
+        min_step_s=step,
+        min_sample_s=sample,
         compute_ratio=(work + candidate.update_s) / step,
         communication_ratio=(candidate.transfer_s - hidden) / step,
         bubble_ratio=bubble / step,
-        efficiency=candidate.flops / (step * flops_per_s * candidate.num_ranks),
-        cost=cost,
+        max_efficiency=candidate.flops / (step * flops_per_s * candidate.num_ranks),
+        min_cost=cost,
     )
 
 
 def ranked(plans: Sequence[Planned]) -> tuple[Planned, ...]:
-    """By time per sample, of equal times by memory; the Pareto front is marked."""
+    """By the lower bound of the time per sample, of equal ones by memory; the Pareto front is marked."""
     points = [_objectives(plan) for plan in plans]
     front = [
         replace(plan, is_pareto=not any(_dominates(other, point) for other in points))
         for plan, point in zip(plans, points, strict=True)
     ]
-    return tuple(sorted(front, key=lambda plan: (plan.sample_s, plan.candidate.memory.peak)))
+    return tuple(sorted(front, key=lambda plan: (plan.min_sample_s, plan.candidate.memory.peak)))
 
 
 def _objectives(plan: Planned) -> tuple[float, ...]:
-    cost = () if plan.cost is None else (plan.cost,)
-    return (plan.sample_s, plan.candidate.memory.peak, *cost)
+    cost = () if plan.min_cost is None else (plan.min_cost,)
+    return (plan.min_sample_s, plan.candidate.memory.peak, *cost)
 
 
 def _dominates(point: tuple[float, ...], other: tuple[float, ...]) -> bool:

@@ -15,7 +15,13 @@ class Unfit(str, Enum):
 
 
 class Memory(Struct, frozen=True, kw_only=True):
-    """Of the rank that holds most, where it holds most; bytes."""
+    """Of the rank that holds most, where it holds most; bytes.
+
+    Attributes:
+        weights, gradients, state, activations, buffers: parts of peak.
+        is_verified: whether real steps agree on meshes of this kind: those of one axis at most; others may
+            take more.
+    """
 
     weights: float
     gradients: float
@@ -23,6 +29,7 @@ class Memory(Struct, frozen=True, kw_only=True):
     activations: float
     buffers: float
     peak: float
+    is_verified: bool
 
 
 class Candidate(Struct, frozen=True, kw_only=True):
@@ -81,24 +88,24 @@ class Excluded(Struct, frozen=True, kw_only=True):
 
 
 class Planned(Struct, frozen=True, kw_only=True):
-    """A candidate with its predicted figures.
+    """A candidate with its predicted figures; none of them is measured.
 
     Attributes:
         candidate: see Candidate.
-        step_s: predicted step.
-        sample_s: step_s / batch.
-        compute_ratio, communication_ratio, bubble_ratio: parts of the step; they add up to 1.
-        efficiency: the model's own FLOP/s over those of all its ranks.
-        cost: of a million samples; None without a price.
+        min_step_s: lower bound of the step.
+        min_sample_s: min_step_s / batch.
+        compute_ratio, communication_ratio, bubble_ratio: parts of min_step_s; they add up to 1.
+        max_efficiency: the model's own FLOP/s over those of all its ranks, in a step of min_step_s.
+        min_cost: of a million samples in such steps; None without a price.
         is_pareto: nothing else is better in time, memory or cost without being worse in another of them.
     """
 
     candidate: Candidate
-    step_s: float
-    sample_s: float
+    min_step_s: float
+    min_sample_s: float
     compute_ratio: float
     communication_ratio: float
     bubble_ratio: float
-    efficiency: float
-    cost: float | None = None
+    max_efficiency: float
+    min_cost: float | None = None
     is_pareto: bool = False

@@ -130,7 +130,7 @@ def assess(config: BenchConfig, space: Space, machine: Machine) -> Candidate | E
             why=Unfit.REFUSED,
             reason=str(error),
         )
-    memory = _memory(footprint(record_tape(config), job))
+    memory = _memory(footprint(record_tape(config), job), job.mesh)
     if space.memory_limit is not None and memory.peak > space.memory_limit:
         return Excluded(
             name=name, num_ranks=config.num_ranks, batch=config.batch, why=Unfit.MEMORY, memory=memory
@@ -181,7 +181,7 @@ def _transfer_s(config: BenchConfig, space: Space, machine: Machine) -> float:
     return sum(transfer_by_link(terms, links).values()) * 1e-9
 
 
-def _memory(held: Footprint) -> Memory:
+def _memory(held: Footprint, mesh: Mesh) -> Memory:
     return Memory(
         weights=held.weights,
         gradients=held.gradients,
@@ -189,6 +189,7 @@ def _memory(held: Footprint) -> Memory:
         activations=held.activations,
         buffers=held.buffers,
         peak=held.peak,
+        is_verified=len(mesh.axes) <= 1,
     )
 
 

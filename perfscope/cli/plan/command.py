@@ -69,15 +69,16 @@ from perfscope.cli.output import print_result
     type=click.IntRange(0, 20),
     default=0,
     metavar="K",
-    help="Train the best K for a few steps on this machine, and compare.",
+    help="Train the first K for a few steps on this machine, and compare.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print everything as one JSON object.")
 def command(model: str, cluster: str, as_json: bool, top: int, verify: int, **asked: Any) -> None:
-    """Find the fastest way to train a model on a machine, under a limit of memory.
+    """Rank ways to train a model on a machine by lower bounds of their time, under a limit of memory.
 
     Every mesh of the axes dp, fsdp, tp, sp, pp, cp and ep is tried, with each batch, precision, number of
     microbatches, and with activation checkpointing. Nothing is trained without --verify: memory and
     computation come from one step on tensors without values, communication from the schemes' own formulas.
+    Real steps take longer than these lower bounds, in some ways much longer.
 
     \b
     Examples:

@@ -23,8 +23,8 @@ from perfscope.runners.sweep.settings import config_of
 _MOST_RANKS = 64
 _FRONT = 6  # rows of the Pareto front in a terminal
 _BASE_ASSUMED = (
-    "memory: what tensors hold; not counted are the framework itself, communication libraries, held-out "
-    "samples and gaps of the allocator",
+    "memory: what tensors hold, compared with real steps of serial runs and of one axis of 2 ranks; not "
+    "counted are the framework itself, communication libraries, held-out samples and gaps of the allocator",
     "layers are divided (tp, sp) inside one host only; at most three axes of a mesh exceed 1; pipelines run "
     "1F1B",
 )
@@ -62,6 +62,7 @@ def make_plan(
     text = plan_text(
         heading_of(model, size, str(spec), len(candidates) + len(excluded), len(candidates)),
         best,
+        config_of_candidate(best[0].candidate, space),
         front[:_FRONT],
         excluded,
         assumed,
@@ -190,7 +191,7 @@ def _verified(
     rows = verify_runs(plans, configs, str(spec) if spec.num_hosts > 1 else None)
     measured = [row for row in rows if row["measured_step_s"] is not None]
     agreement = order_agreement(
-        [row["predicted_step_s"] / row["batch"] for row in measured],
+        [row["min_step_s"] / row["batch"] for row in measured],
         [row["measured_step_s"] / row["batch"] for row in measured],
     )
     return rows, agreement

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from perfscope.analysis.plan.records import Planned
-from perfscope.cli.plan.text import label
+from perfscope.cli.plan.text import bench_options, label
 from perfscope.runners.config import BenchConfig
 
 _STEPS = 12
@@ -29,8 +29,8 @@ def verify(
         cluster: to emulate; None: plain processes.
 
     Returns:
-        Per candidate: label, batch, predicted and measured step (s; None where it failed), error_ratio
-        (predicted / measured - 1) and problem (a line, or "").
+        Per candidate: label, batch, lower bound of the step and measured step (s; None where it failed),
+        measured_to_min (measured / lower bound) and problem (a line, or "").
     """
     return [_verified(plan, config, cluster) for plan, config in zip(plans, configs, strict=True)]
 
@@ -40,9 +40,9 @@ def _verified(plan: Planned, config: BenchConfig, cluster: str | None) -> dict[s
     return {
         "label": label(plan.candidate),
         "batch": config.batch,
-        "predicted_step_s": plan.step_s,
+        "min_step_s": plan.min_step_s,
         "measured_step_s": measured,
-        "error_ratio": None if measured is None else plan.step_s / measured - 1,
+        "measured_to_min": None if measured is None else measured / plan.min_step_s,
         "problem": problem,
     }
 
@@ -53,7 +53,8 @@ def _measured(config: BenchConfig, cluster: str | None) -> tuple[float | None, s
         command = [
             *(sys.executable, "-m", "perfscope", "bench", "run", config.scheme, "--json"),
             *("-o", str(Path(folder) / "run"), "--ceilings", "off", "--no-trace"),
-            *_options(config),
+            *bench_options(config),
+            *("--steps", str(_STEPS), "--lr", "1e-3"),
             *(("--cluster", cluster) if cluster else ()),
         ]
         try:
@@ -67,23 +68,3 @@ def _measured(config: BenchConfig, cluster: str | None) -> tuple[float | None, s
     rate = figures.get("samples_per_s")
     problem = "other processes used this machine meanwhile" if figures.get("disturbed") else ""
     return (config.batch / rate, problem) if rate else (None, "it recorded no rate")
-
-
-def _options(config: BenchConfig) -> list[str]:
-    given: dict[str, Any] = {
-        "--model": config.model,
-        "--input": "x".join(map(str, config.input_shape)),
-        "--classes": config.num_classes,
-        "--batch": config.batch,
-        "--steps": _STEPS,
-        "--dtype": config.dtype,
-        "--optimizer": config.optimizer,
-        "--lr": 1e-3,
-        "--ranks": config.num_ranks,
-        "--mesh": config.mesh,
-        "--microbatches": config.num_microbatches,
-        "--accumulate": config.accumulate if config.accumulate > 1 else None,
-        "--momentum": config.momentum or None,
-    }
-    options = [str(word) for pair in given.items() if pair[1] is not None for word in pair]
-    return [*options, *(["--activation-checkpointing"] if config.activation_checkpointing else [])]

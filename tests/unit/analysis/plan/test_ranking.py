@@ -11,7 +11,9 @@ from perfscope.analysis.plan.records import Candidate, Memory
 
 _SECONDS = st.floats(1e-6, 10)
 _MEMORY = st.floats(1, 1e9).map(
-    lambda size: Memory(weights=size, gradients=0.0, state=0.0, activations=0.0, buffers=0.0, peak=size)
+    lambda size: Memory(
+        weights=size, gradients=0.0, state=0.0, activations=0.0, buffers=0.0, peak=size, is_verified=True
+    )
 )
 CANDIDATES = st.builds(
     Candidate,
@@ -39,25 +41,25 @@ def test_parts_of_a_step_add_up_to_it(candidate: Candidate, hidden: float) -> No
     total = plan.compute_ratio + plan.communication_ratio + plan.bubble_ratio
     assert abs(total - 1) < 1e-9
     assert (
-        plan.sample_s * candidate.batch == plan.step_s
-        or abs(plan.sample_s * candidate.batch / plan.step_s - 1) < 1e-12
+        plan.min_sample_s * candidate.batch == plan.min_step_s
+        or abs(plan.min_sample_s * candidate.batch / plan.min_step_s - 1) < 1e-12
     )
     own = candidate.forward_s + candidate.backward_s + candidate.update_s
-    assert plan.step_s >= own * (1 - 1e-12)
+    assert plan.min_step_s >= own * (1 - 1e-12)
 
 
 @given(CANDIDATES)
 def test_hidden_communication_never_exceeds_the_backward_pass(candidate: Candidate) -> None:
     all_hidden, none_hidden = planned(candidate, 1e12, 1.0), planned(candidate, 1e12, 0.0)
-    saved = none_hidden.step_s - all_hidden.step_s
+    saved = none_hidden.min_step_s - all_hidden.min_step_s
     allowed = min(candidate.backward_s, candidate.transfer_s) if candidate.overlaps else 0.0
-    assert abs(saved - allowed) <= 1e-9 * none_hidden.step_s
+    assert abs(saved - allowed) <= 1e-9 * none_hidden.min_step_s
 
 
 @given(CANDIDATES, st.integers(2, 16))
 def test_more_microbatches_never_make_the_bubble_longer(candidate: Candidate, times: int) -> None:
     more = replace(candidate, microbatches=candidate.microbatches * times)
-    assert planned(more, 1e12, 0.0).step_s <= planned(candidate, 1e12, 0.0).step_s
+    assert planned(more, 1e12, 0.0).min_step_s <= planned(candidate, 1e12, 0.0).min_step_s
 
 
 @given(st.lists(CANDIDATES, min_size=1, max_size=12), st.one_of(st.none(), st.floats(0.1, 10)))
@@ -65,14 +67,14 @@ def test_what_is_off_the_front_is_beaten_by_something_on_it(
     candidates: list[Candidate], price: float | None
 ) -> None:
     plans = ranked([planned(one, 1e12, 0.5, price) for one in candidates])
-    assert [plan.sample_s for plan in plans] == sorted(plan.sample_s for plan in plans)
+    assert [plan.min_sample_s for plan in plans] == sorted(plan.min_sample_s for plan in plans)
     front = [plan for plan in plans if plan.is_pareto]
-    assert plans[0].sample_s == front[0].sample_s
+    assert plans[0].min_sample_s == front[0].min_sample_s
     for plan in plans:
         beaten = any(
-            other.sample_s <= plan.sample_s
+            other.min_sample_s <= plan.min_sample_s
             and other.candidate.memory.peak <= plan.candidate.memory.peak
-            and (price is None or (other.cost or 0) <= (plan.cost or 0))
+            and (price is None or (other.min_cost or 0) <= (plan.min_cost or 0))
             and other is not plan
             for other in front
         )

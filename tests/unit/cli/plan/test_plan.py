@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from perfscope.cli.main import cli
+from perfscope.cli.plan.text import verified_text
 from perfscope.errors import PerfscopeError
 
 _MACHINE = ("--flops", "1T", "--batch", "8")
@@ -38,6 +39,9 @@ def test_a_plan_fits_a_terminal_and_says_what_it_assumes() -> None:
     assert max(map(len, text.splitlines())) <= 80
     assert "Assumed" in text
     assert "perfscope bench run" in text
+    assert "--model gpt-nano" in text
+    assert "Not measured. Steps are lower bounds" in text
+    assert "step ≥" in text
     assert "Pareto front" in text
 
 
@@ -58,13 +62,31 @@ def test_a_slow_link_moves_what_is_sent_a_lot_off_the_top() -> None:
     fast = _document("--model", "alexnet", "--cluster", "2x1", "--network", "1us,800Gbit", *_MACHINE)
     slow = _document("--model", "alexnet", "--cluster", "2x1", "--network", "1us,10Mbit", *_MACHINE)
     assert slow["best"][0]["communication_ratio"] > fast["best"][0]["communication_ratio"]
-    assert slow["best"][0]["step_s"] > fast["best"][0]["step_s"]
+    assert slow["best"][0]["min_step_s"] > fast["best"][0]["min_step_s"]
 
 
 def test_a_price_brings_in_fewer_ranks() -> None:
     document = _document(*("--model", "smallcnn", "--cluster", "1x4", "--price-per-hour", "2", *_MACHINE))
     assert {plan["candidate"]["num_ranks"] for plan in document["pareto"]} >= {1}
-    assert all(plan["cost"] > 0 for plan in document["best"])
+    assert all(plan["min_cost"] > 0 for plan in document["best"])
+
+
+def test_memory_of_several_axes_is_marked_as_not_verified() -> None:
+    document = _document("--model", "gpt-nano", "--cluster", "1x4", *_MACHINE, "--top", "50")
+    assert document["order"] == "lower_bound_of_time_per_sample"
+    memory = {plan["candidate"]["mesh"]: plan["candidate"]["memory"] for plan in document["best"]}
+    assert not memory["dp=2,pp=2"]["is_verified"]
+    assert memory["pp=4"]["is_verified"]
+
+
+def test_only_measured_ways_count_in_the_order_that_was_verified() -> None:
+    row = {"label": "dp=2", "batch": 8, "min_step_s": 0.1, "problem": ""}
+    rows = [
+        {**row, "measured_step_s": each, "measured_to_min": each and each / 0.1} for each in (0.2, 0.4, None)
+    ]
+    text = verified_text(rows, 1.0)
+    assert "among 2" in text
+    assert "4.0x" in text
 
 
 @pytest.mark.parametrize(
