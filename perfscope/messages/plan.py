@@ -16,8 +16,8 @@ LOWER_BOUNDS = (
     "from way to way. --verify measures the first ones."
 )
 UNVERIFIED_MEMORY = (
-    "?: memory of meshes of several axes is not verified in general; in the eight that were tried on 4 ranks, "
-    "real steps took 2 to 16 % more."
+    "?: memory of meshes of several axes is not verified in general; in the eight that were tried on 4 "
+    "ranks, real steps took 2 to 16 % more."
 )
 
 
