@@ -130,11 +130,11 @@ def _window(sides: list[_Side], pair: tuple[StepSide, StepSide], number: int) ->
     marks: list[StepMark] = []
     for side, step in zip(sides, pair, strict=True):
         window = next(window for window in side.extract.windows if window.window == step.window)
-        marks = [mark for mark in window.steps if mark.step == step.step]
-        origin = min(mark.start_ns for mark in marks)
+        marks_of_step = [mark for mark in window.steps if mark.step == step.step]
+        origin = min(mark.start_ns for mark in marks_of_step)
         marks += [
             replace(mark, rank=mark.rank + side.offset, step=number, start_ns=mark.start_ns - origin)
-            for mark in marks
+            for mark in marks_of_step
         ]
         lanes += [_cut(lane, side, step.step, number, origin) for lane in window.lanes]
     lanes = [lane for lane in lanes if len(lane.start_ns)]

@@ -198,7 +198,7 @@ def _blocking_call(evidence: Evidence) -> BlockingCall | None:
     return BlockingCall(
         kind=kind,
         names=tuple(sorted(by_name, key=lambda name: -by_name[name])),
-        ratio=(ns + after_ns) / total,
+        ratio=min(1.0, (ns + after_ns) / total),  # a call after the one that waited counts in both
         after_ratio=after_ns / (ns + after_ns),
         calls=sum(entry.calls for entry in alike),
         num_ranks=sum(

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from msgspec import Struct
 
 from perfscope.analysis.findings.evidence import Evidence
 from perfscope.analysis.kernels.results import KernelTime, PlaceTime
 from perfscope.analysis.kernels.types import converts_layout, loads_of
+from perfscope.analysis.machine.results import Roofline
 from perfscope.analysis.results import Finding
 from perfscope.messages.findings.kernels import LayoutConversions, UnalignedProducts
 from perfscope.vocabulary.findings import FindingKind
 from perfscope.vocabulary.kernels import MATRIX
 
 NOTABLE = 0.03  # of the step, in such kernels
+_DTYPES = {8: ("bfloat16", "float16"), 4: ("tf32",)}  # of products, by the elements of an aligned load
 
 _Place = tuple[str, str]  # layer and phase; "": none
 
@@ -37,7 +39,8 @@ def unaligned_products(evidence: Evidence) -> Finding | None:
         return None
     loads, layer = loads_of(chosen.longest), max(chosen.by_layer, key=chosen.by_layer.__getitem__, default="")
     assert loads is not None
-    saved = _below_peak(evidence, chosen.by_place)
+    rooflines = evidence.machine.rooflines if evidence.machine is not None else ()
+    saved = below_peak(rooflines, loads.aligned, chosen.by_place)
     gain_ns, gain_ratio = evidence.all_of(chosen.time_ns if saved is None else saved)
     return Finding(
         id=FindingKind.UNALIGNED_PRODUCTS,
@@ -103,11 +106,23 @@ def _is_unaligned(row: PlaceTime | KernelTime) -> bool:
     return loads is not None and loads.elements < loads.aligned
 
 
-def _below_peak(evidence: Evidence, by_place: Mapping[_Place, float]) -> float | None:
-    """What the products would take less at the measured peak, per step; None: no peak, or no FLOPs known."""
-    if evidence.machine is None or not evidence.machine.rooflines:
+def below_peak(
+    rooflines: Sequence[Roofline], aligned: int, by_place: Mapping[tuple[str, str], float]
+) -> float | None:
+    """What products would take less at the measured peak, ns per step; at the highest where hosts differ.
+
+    None: no peak for their data type was measured, or no FLOPs are known. At the peak of another type (of
+    float32, where they run in bfloat16) nothing would be left to save.
+
+    Args:
+        rooflines: of all hosts.
+        aligned: elements of an aligned load, which tell the type.
+        by_place: (layer, phase) -> ns per step.
+    """
+    of_type = [entry for entry in rooflines if entry.dtype in _DTYPES.get(aligned, ())]
+    if not of_type:
         return None
-    roofline = evidence.machine.rooflines[0]
+    roofline = max(of_type, key=lambda entry: entry.peak_flops_per_s)
     points = {(point.layer, point.phase): point for point in roofline.points}
     saved = [
         max(0.0, ns - 1e9 * points[place].flops / roofline.peak_flops_per_s)

@@ -4,26 +4,42 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+import numpy as np
+
 from perfscope.analysis.machine.host import Host
+from perfscope.analysis.machine.lines import SampledLine
 from perfscope.analysis.machine.peaks import Peak
 from perfscope.analysis.predict.measured_links import largest_rate
 from perfscope.rundir.host_records import LinkCall
 from perfscope.vocabulary.links import LinkClass, Transport
 
 LINK_SPEED = "link speed"
+_PERCENTILE = 95
+_EXCEEDED = 1.1  # times what one connection reached: then several share the link, and it carries more
 MEASURED_LINK = "measured, doctor --links"
 _DIRECTIONS = {"sent": "d2h", "received": "h2d"}  # seen from the device
 
 
-def interface_peak(host: Host, interface: str) -> Peak | None:
-    """Per direction. TCP between this host and another, the fastest pair; loopback: within the host."""
+def interface_peak(host: Host, interface: str, line: SampledLine) -> Peak | None:
+    """Per direction. TCP between this host and another, the fastest pair; loopback: within the host.
+
+    The measurement has one connection. Where the traffic is faster than that, it has several, and what was
+    measured is no peak: the link's speed is, if it is known.
+
+    Args:
+        host: of the interface.
+        interface: its name.
+        line: its traffic, bytes/s.
+    """
+    reached = float(np.percentile(line.values, _PERCENTILE)) if len(line.values) else 0.0
     if interface == "lo":
-        return _peak(_calls(host, lambda row: _is_tcp(row) and row.link_class == LinkClass.LOOPBACK))
+        inside = _peak(_calls(host, lambda row: _is_tcp(row) and row.link_class == LinkClass.LOOPBACK))
+        return inside if inside is not None and reached <= _EXCEEDED * inside.value else None
     between = _calls(host, lambda row: _is_tcp(row) and (host.name, interface) in _ends(row))
     pairs = {row.hosts for row in between}
     peaks = [_peak([row for row in between if row.hosts == pair]) for pair in pairs]
     fastest = max((peak for peak in peaks if peak), key=lambda peak: peak.value, default=None)
-    if fastest is not None:
+    if fastest is not None and reached <= _EXCEEDED * fastest.value:
         return fastest
     nic = host.topology.nics.get(interface)
     return Peak(value=nic.bytes_per_s, source=LINK_SPEED) if nic and nic.bytes_per_s else None

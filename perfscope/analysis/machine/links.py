@@ -190,13 +190,14 @@ def _network(host: Host) -> Iterator[LinkTraffic]:
             if direction == "sent" and interface == _busiest(sent, namespace):
                 again = _sum(host, "tcp_retransmits", netns=namespace)
                 errors = errors if again is None else (errors or 0) + again
-            peak = interface_peak(host, interface)
+            line = rate_line(counted)
+            peak = interface_peak(host, interface, line)
             link = _link(
                 host,
                 LinkClass.LOOPBACK if interface == "lo" else LinkClass.ETHERNET,
                 f"{interface} (namespace {namespace})" if several else interface,
                 direction,
-                rate_line(counted),
+                line,
                 peak=peak.value if peak else None,
                 peak_source=peak.source if peak else "",
                 no_peak=NO_PEAK if interface == "lo" else "",

@@ -128,7 +128,7 @@ class Roofline(Struct, frozen=True, kw_only=True):
 
 
 class FlopsUtilization(Struct, frozen=True, kw_only=True):
-    """FLOPs of the layers per second of the median step, of what the mean rank's device can do.
+    """FLOPs of the layers per second of the typical step, of what the mean rank's device can do.
 
     MFU as in PaLM (Chowdhery et al. 2022, appendix B), but with the FLOPs of the operators that ran instead
     of a formula of the model; HFU where forward passes ran again in backward passes.

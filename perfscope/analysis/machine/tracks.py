@@ -325,8 +325,9 @@ def _network(host: Host) -> Iterator[CounterTrack]:
             if counted.total < _QUIET_BYTES:
                 continue
             where = f" (namespace {series.labels.get('netns')})" if len(names) > 1 else ""
-            peak = None if name == "lo" else interface_peak(host, name)
-            yield _peaked(host, "network", f"{name}{where} {word}", rate_line(counted), _key(series), peak)
+            line = rate_line(counted)
+            peak = None if name == "lo" else interface_peak(host, name, line)
+            yield _peaked(host, "network", f"{name}{where} {word}", line, _key(series), peak)
 
 
 def _fabric(host: Host) -> Iterator[CounterTrack]:

@@ -22,7 +22,7 @@ class AdviceFigures(Struct, frozen=True, kw_only=True):
 
     `compute_ns`, `overhead_ns`: of the mean traced step of a rank, which they add up to. `weight_bytes`: of
     one copy of the model. `bandwidth_bytes_per_s`: bytes of sized calls over their transfer time.
-    `num_workers`: without servers. `step_ns`: median step of the slowest rank.
+    `num_workers`: without servers.
     """
 
     num_workers: int
@@ -34,7 +34,7 @@ class AdviceFigures(Struct, frozen=True, kw_only=True):
     parallel_efficiency: float | None
     data_parallel: bool = True
     num_servers: int = 0
-    step_ns: float | None = None
+    samples_per_s: float | None = None
 
 
 class AdviceItem(Struct, frozen=True, kw_only=True):
@@ -85,7 +85,7 @@ def runs_beside(
     first = ordered[0][1]
     beside = []
     for name, figures in ordered:
-        speed, base, ratio = _speed(figures), _speed(first), overhead_ratio
+        speed, base, ratio = figures.samples_per_s, first.samples_per_s, overhead_ratio
         each = None if speed is None else speed / figures.num_workers
         reference = None if base is None else base / first.num_workers
         lemma = None
@@ -105,10 +105,6 @@ def runs_beside(
     return tuple(beside)
 
 
-def _speed(figures: AdviceFigures) -> float | None:
-    return figures.batch / figures.step_ns * 1e9 if figures.batch and figures.step_ns else None
-
-
 def advice_figures(analysis: RunAnalysis) -> AdviceFigures:
     """What the lemmas need of a run."""
     scheme = analysis.run.scheme
@@ -122,11 +118,10 @@ def advice_figures(analysis: RunAnalysis) -> AdviceFigures:
     size = _ELEMENT_BYTES.get(scheme.dtype or "") if scheme is not None else None
     sized = [call for call in analysis.calls if call.bytes and call.transfer_ns > 0]
     transfer = sum(call.transfer_ns for call in sized)
-    steps = [rank.step_ns.median for rank in workers if rank.step_ns is not None]
     return AdviceFigures(
         num_workers=max(1, len(workers)),
         num_servers=len(servers),
-        step_ns=max(steps, default=None),
+        samples_per_s=analysis.throughput_samples_per_s,
         batch=float(analysis.bench.batch) if analysis.bench else analysis.samples_per_step,
         compute_ns=compute,
         overhead_ns=None if step is None or compute is None else step - compute,

@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from perfscope.messages.findings.texts import FindingFacts, FindingText, Subject
+from perfscope.messages.lists import counted
 from perfscope.units import format_bytes, format_ratio
+
+
+def _others(num: int) -> str:
+    if num < 1:
+        return ""
+    return f" {counted(num, 'more device')} {'is' if num == 1 else 'are'} nearly full."
 
 
 class LowHeadroom(FindingFacts, frozen=True, kw_only=True):
@@ -18,7 +25,7 @@ class LowHeadroom(FindingFacts, frozen=True, kw_only=True):
         heading = "Low memory headroom"
         where = f"device {self.device}" + (f" of {self.host}" if self.host else "")
         ratio = format_ratio(self.peak_bytes / self.limit_bytes)
-        more = f" {self.num_devices - 1} more devices are nearly full." if self.num_devices > 1 else ""
+        more = _others(self.num_devices - 1)
         if self.tensor_bytes is None:
             held = "How much of it tensors take was not measured: the allocator's cache is part of it."
         else:

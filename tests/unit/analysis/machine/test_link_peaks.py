@@ -65,6 +65,16 @@ def test_links_of_other_hosts_say_nothing_about_this_one(tmp_path: Path) -> None
     assert found["lo", "sent"].peak_source == "loopback has no peak"
 
 
+def test_traffic_beyond_what_one_connection_reached_is_held_against_the_link_speed(tmp_path: Path) -> None:
+    """50 MB/s were sent; one connection had reached 20."""
+    ends = {"hosts": [HOST, "other"], "interfaces": ["eth0", "eth0"], "link_class": "ethernet"}
+    inside = {"hosts": [HOST, HOST], "interfaces": ["lo", "lo"], "link_class": "loopback"}
+    found = traffic(tmp_path, [message(8_000_000, 0.4, **ends), message(8_000_000, 0.4, **inside)])
+    assert found["eth0", "sent"].peak_bytes_per_s == 125e6
+    assert found["eth0", "sent"].peak_source == "link speed"
+    assert found["lo", "sent"].peak_bytes_per_s is None
+
+
 @pytest.mark.parametrize("calls", [[{"hosts": 5}], [{"seconds": ["fast"]}], ["text"]])
 def test_damaged_calls_leave_the_link_speed(tmp_path: Path, calls: list[Any]) -> None:
     assert traffic(tmp_path, calls)["eth0", "sent"].peak_source == "link speed"

@@ -58,8 +58,8 @@ def test_what_was_not_measured_is_missing_with_its_reason(
 
 
 def test_runs_with_the_same_batch_are_beside_the_lemma() -> None:
-    alone = structs.replace(RUN, num_workers=1, step_ns=40e6)
-    run = structs.replace(RUN, step_ns=14e6)
+    alone = structs.replace(RUN, num_workers=1, samples_per_s=800.0)
+    run = structs.replace(RUN, samples_per_s=32 / 14e-3)
     first, second = runs_beside([("four", run), ("one", alone)], 0.1)
     assert (first.name, second.name) == ("one", "four")
     assert second.samples_per_s == pytest.approx(32 / 14e-3)
