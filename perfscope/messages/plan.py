@@ -12,7 +12,7 @@ from perfscope.units import format_bytes, format_ratio
 _SHOWN = 4
 LOWER_BOUNDS = (
     "Not measured. Steps are lower bounds at the given rates, and the order is by these lower bounds: real "
-    "steps took up to 3.3 times as long on a GPU and up to 10 times on busy CPUs, and the factor differs "
+    "steps took up to 3.3 times as long on a GPU and up to 13 times on busy CPUs, and the factor differs "
     "from way to way. --verify measures the first ones."
 )
 UNVERIFIED_MEMORY = (

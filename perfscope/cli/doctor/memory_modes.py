@@ -34,11 +34,13 @@ def parse_copies(text: str) -> Copies:
         UsageError: it is not written like that, or asks for nothing.
     """
     match = _COPIES.fullmatch(text.strip())
-    if match is None or not int(match[1]) or not float(match[2]):
+    number = size = 0
+    if match is not None:
+        step = 1024 if match[4] else 1000
+        number, size = int(match[1]), round(float(match[2]) * step ** " KMGT".index(match[3].upper() or " "))
+    if not number or not size:
         raise UsageError(f"--fits {text!r}: write COPIESxSIZE, such as 4x500MB or 64x1.2GiB")
-    step = 1024 if match[4] else 1000
-    size = float(match[2]) * step ** " KMGT".index(match[3].upper() or " ")
-    return Copies(number=int(match[1]), bytes=round(size), text=text.strip())
+    return Copies(number=number, bytes=size, text=text.strip())
 
 
 def mode_lines(topology: TopologyRecord) -> Iterator[str]:
@@ -64,14 +66,15 @@ def fit_lines(topology: TopologyRecord, copies: Copies) -> Iterator[str]:
         )
         return
     total = sum(node.memory_bytes or 0 for node in nodes)
-    most = sum((node.memory_bytes or 0) // copies.bytes for node in nodes)
+    by_node = [(node.memory_bytes or 0) // copies.bytes for node in nodes]
+    most = sum(by_node)
     kinds = joined(sorted({FAST[node.kind] for node in nodes}), "and")
     names = joined([f"node {node.node}" for node in nodes], "and")
     verdict = "fit" if copies.number <= most else "do not fit"
     yield (
         f"{counted(copies.number, 'copy', 'copies')} of {format_bytes(copies.bytes)} ({format_bytes(need)}) "
         f"{verdict} {format_bytes(total)} of {kinds} ({names}): at most {most}"
-        + (f", {most // len(nodes)} per node" if len(nodes) > 1 else "")
+        + (f", {joined(sorted({str(each) for each in by_node}), 'or')} per node" if len(nodes) > 1 else "")
     )
 
 

@@ -66,6 +66,11 @@ def parse_flops(text: str, dtypes: Sequence[str]) -> dict[str, float]:
                 f"--dtype ({', '.join(dtypes)})"
             )
         rates.update(dict.fromkeys(names, float(match[1]) * _FACTORS[match[2].lower()]))
+    if unknown := [name for name in dtypes if name not in rates]:
+        raise UsageError(
+            f"--flops {text!r} has no rate of {' and '.join(unknown)}; add {unknown[0]}=60T, or leave it out "
+            f"of --dtype"
+        )
     return rates
 
 
@@ -160,9 +165,10 @@ def _measured(dtypes: Sequence[str], sharing: int) -> tuple[dict[str, float], fl
         best = _best(entries, (CeilingKind.DEVICE_GEMM, CeilingKind.GEMM), name)
         if best is not None:
             rates[name] = _per_rank(best, sharing)
-    if not rates:
+    if unknown := [name for name in dtypes if name not in rates]:
         raise UsageError(
-            f"no FLOP/s in {' or '.join(dtypes)} were measured on this host; give --flops, such as 60T"
+            f"no FLOP/s in {' or '.join(unknown)} were measured on this host; give --flops, such as 60T, or "
+            f"leave it out of --dtype"
         )
     triad = _best(entries, (CeilingKind.DEVICE_COPY, CeilingKind.TRIAD), None)
     source = ", ".join(f"{format_si(rate, 'FLOP/s')} in {name}" for name, rate in rates.items())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from perfscope.analysis.plan.ranking import order_agreement, planned, ranked
@@ -178,8 +179,9 @@ def _verified(
     best: Sequence[Planned], spec: ClusterSpec, space: Space, asked: Mapping[str, Any]
 ) -> tuple[list[dict[str, Any]], float | None]:
     """Predicted again for this machine, whose cores all ranks share, and measured."""
-    here = _machine(spec, space, {**asked, "flops": None, "memory_bandwidth": None}, sharing=spec.num_ranks)
     configs: list[BenchConfig] = [config_of_candidate(option.candidate, space) for option in best]
+    space = replace(space, dtypes=tuple(dict.fromkeys(config.dtype for config in configs)))
+    here = _machine(spec, space, {**asked, "flops": None, "memory_bandwidth": None}, sharing=spec.num_ranks)
     again = [
         candidate(plan(config, writes=False), space, here, option.candidate.memory)
         for config, option in zip(configs, best, strict=True)

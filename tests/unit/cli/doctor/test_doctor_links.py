@@ -49,6 +49,7 @@ def shown(*arguments: str) -> dict[str, Any]:
         (("--links", "--root", "x"), "--links needs the machine itself"),
         (("--ceilings", "all", "--root", "x"), "--ceilings needs the machine itself"),
         (("--fits", "0x5GB"), "4x500MB"),
+        (("--fits", "4x0.3B"), "4x500MB"),
         (("--fits", "4x5"), "4x500MB"),
         (("--cluster", "2"), "HOSTSxRANKS@RATE"),
         (("--cluster", "1x1"), "2x1@1gbit"),

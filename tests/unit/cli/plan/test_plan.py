@@ -98,6 +98,13 @@ def test_only_measured_ways_count_in_the_order_that_was_verified() -> None:
         (("--model", "gpt-nano", "--cluster", "100x8@1gbit"), "more than the 64"),
         (("--model", "gpt-nano", "--cluster", "1x2", "--flops", "fast"), "60T"),
         (("--model", "gpt-nano", "--cluster", "1x2", "--batch", "0"), "above 0"),
+        (
+            (
+                *("--model", "gpt-nano", "--cluster", "1x2", "--dtype", "float32,bfloat16"),
+                *("--flops", "float32=1T"),
+            ),
+            "has no rate of bfloat16",
+        ),
         (("--model", "gpt-nano", "--cluster", "1x2", "--dtype", "int8"), "none of float32"),
         (("--model", "gpt-nano", "--cluster", "1x2", "--device-memory", "much"), "80GB"),
         (("--model", "smallcnn", "--cluster", "1x3", "--batch", "8", "--flops", "1T"), "cannot be cut"),
