@@ -49,15 +49,17 @@ def command(
     """Write a table of RUN for another tool: by default the timeline, every traced window of every rank.
 
     \b
-    perfetto    one JSON trace for https://ui.perfetto.dev: a process per rank, a thread per lane,
-                the hardware counters of each host; the timeline only
-    speedscope  one JSON profile for https://www.speedscope.app; the timeline only
+    perfetto    one JSON trace for https://ui.perfetto.dev: a process per rank,
+                a thread per lane, the hardware counters of each host;
+                the timeline only
+    speedscope  one JSON profile for https://www.speedscope.app; timeline only
     parquet     one table, for pandas, polars or DuckDB
     csv         the same table as text
     arrow       the same table as an Arrow file, to be mapped into memory
-    otf2        a folder with an OTF2 archive, for Vampir; the timeline only; needs the package otf2
-    chakra      a folder with a Chakra execution trace per rank, for ASTRA-sim and other simulators; the
-                timeline only
+    otf2        a folder with an OTF2 archive, for Vampir; the timeline only;
+                needs the package otf2
+    chakra      a folder with a Chakra execution trace per rank, for ASTRA-sim
+                and other simulators; the timeline only
     openmetrics the figures of the run as OpenMetrics text, for a metrics store
 
     \b

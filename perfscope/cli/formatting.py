@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 
 from perfscope.units import MISSING, format_ns, format_ratio
+
+_WIDTH = 80  # of text that is wrapped
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
@@ -33,3 +36,24 @@ def exposed(time_ns: float | None, share: float | None) -> str:
     if not share or not time_ns:
         return "0 % of a traced step"
     return f"{format_ratio(share, 0)} of a traced step of {format_ns(time_ns / share)}"
+
+
+def wrapped(lines: Sequence[str]) -> list[str]:
+    """Sentences in lines of at most 80 columns; tables are narrower by themselves."""
+    short: list[str] = []
+    for line in lines:
+        indent = " " * (len(line) - len(line.lstrip()) + (2 if line.lstrip().startswith("- ") else 0))
+        short += (
+            textwrap.wrap(
+                line,
+                _WIDTH,
+                subsequent_indent=indent,
+                break_on_hyphens=False,
+                break_long_words=False,
+                drop_whitespace=True,
+                replace_whitespace=False,
+            )
+            if len(line) > _WIDTH
+            else [line]
+        )
+    return short

@@ -179,7 +179,7 @@ def _source(rank_source: str) -> str:
 
 
 def _damage(notes: tuple[str, ...], dropped: int) -> str:
-    lost = f"{units.format_count(dropped)} events could not be used" if dropped else ""
+    lost = f"events that could not be used: {units.format_count(dropped)}" if dropped else ""
     return "; ".join([*notes, *([lost] if lost else [])])
 
 

@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 HTML_NAME, PDF_NAME = "report.html", "report.pdf"
 FOLDER_KINDS = ("html", "pdf", "json")  # of -o
 UNNAMED = Path("<unnamed>")  # of an option without a file; compare with `is`
-_NOTHING_KEPT = "perfscope: --html FILE and --pdf FILE write the whole report; `perfscope import` keeps a run"
+_NOTHING_KEPT = (
+    "perfscope: --html FILE and --pdf FILE write the whole report;\n  `perfscope import` keeps a run"
+)
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 

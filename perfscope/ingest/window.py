@@ -238,7 +238,7 @@ class _Window:
         if self._use_modules:
             notes.append("layers from the nn.Module frames of the Python stacks")
         if self._steps_cut:
-            notes.append(f"{self._steps_cut} steps that it does not hold whole are left out")
+            notes.append(f"steps that it does not hold whole are left out: {self._steps_cut}")
         if self._lacks_device:
             notes.append("the host uses a device, and the file has none of its work")
         if self._facts.num_device and not self._facts.num_launches:

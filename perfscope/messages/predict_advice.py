@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from perfscope.units import format_ns
 from perfscope.vocabulary.lemmas import Gap, Quantity
 
 SOURCE = "Zou et al. 2017, arXiv 1709.06622"
@@ -58,6 +59,15 @@ def substituted(quantity: Quantity, used: Mapping[str, float], target: float, nu
     exact = 2 * weights * num_workers / (rate * compute / 1e9)
     hidden = f"({rate / 1e6:.4g} MB/s x {compute / 1e6:.4g} ms)"
     return f"N >= 2 x {weights / 1e6:.4g} MB x {num_workers} / {hidden} = {exact:,.4g}"
+
+
+def unlike_traced(traced_ns: float, step_ns: float) -> str:
+    """Where the traced steps, which all figures are of, do not stand for the run."""
+    return (
+        f"the figures are of the traced steps, which take {format_ns(traced_ns)} on average; by its "
+        f"samples/s a step of the run takes {format_ns(step_ns)}. Record a longer run, "
+        "or more windows (--windows)"
+    )
 
 
 MEMORY_NOT_USED = (

@@ -14,6 +14,7 @@ from perfscope.vocabulary.axes import Axis
 
 _ORDINAL = re.compile(r"^[a-z]+:\d+ ")  # "cuda:0 NVIDIA H200"
 _LONGEST = 60
+_YEAR_2000_NS = 946_684_800_000_000_000  # before it: times of a trace that count from its start, no date
 
 
 def context_of(analysis: RunAnalysis) -> tuple[str, ...]:
@@ -22,7 +23,7 @@ def context_of(analysis: RunAnalysis) -> tuple[str, ...]:
     parts = [_ranks(analysis), *_mesh(analysis), *_devices(analysis), *_versions(analysis)]
     if analysis.samples_per_step is not None:
         parts.append(f"batch {format_value(Unit.COUNT, analysis.samples_per_step)}")
-    if run.start_unix_ns is not None:
+    if run.start_unix_ns is not None and run.start_unix_ns >= _YEAR_2000_NS:
         parts.append(utc(run.start_unix_ns, "%Y-%m-%d %H:%M UTC"))
     if run.git is not None and run.git.commit:
         parts.append(f"commit {run.git.commit[:7]}{'+' if run.git.dirty else ''}")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from perfscope.messages.lists import counted
 from perfscope.runners.config import BatchError, BenchConfig, BenchError, check_config
 from perfscope.runners.data.registry import check_data
 from perfscope.runners.job import Job
@@ -128,8 +129,8 @@ def _check_accumulation(config: BenchConfig, num_parts: int) -> None:
     part_batch = config.batch // num_parts
     if part_batch % config.accumulate:
         raise BenchError(
-            f"the {part_batch} samples of a rank cannot be cut into {config.accumulate} equal micro-batches; "
-            f"choose an --accumulate that divides {part_batch}"
+            f"the {counted(part_batch, 'sample')} of a rank cannot be cut into {config.accumulate} equal "
+            f"micro-batches; choose an --accumulate that divides {part_batch}"
         )
 
 

@@ -13,6 +13,7 @@ from perfscope.vocabulary.findings import FindingKind
 from perfscope.vocabulary.loading import InputCause, LoaderChange
 
 INPUT_BOUND = 0.2  # of the step in the data loader, where nothing was traced
+_CONTRADICTS = 2.0  # removing a wait saves no more than the wait: from here on traced steps are unlike
 _KINDS = {
     InputCause.DECODE: FindingKind.DECODE_BOUND,
     InputCause.STORE: FindingKind.STORE_BOUND,
@@ -36,11 +37,13 @@ def input_wait(evidence: Evidence) -> Finding:
     gain_ns, gain_ratio = evidence.gain("no_input_wait", cost)
     if mean is not None:
         gain_ns, gain_ratio = round(mean.removable_ns), mean.ratio
+    elif gain_ratio * evidence.step > _CONTRADICTS * cost:  # one pause fills the window: untraced steps tell
+        cost = gain_ratio * evidence.step
     worst, breakdown = max(evidence.traced, key=lambda item: item[1].input_wait)
     facts = InputBound(
         input_wait=evidence.of_step(cost),
         framework=evidence.framework,
-        worst_ns=breakdown.input_wait,
+        worst_ns=max(breakdown.input_wait, round(cost)),
         mean_wait_ns=None if mean is None else mean.wait_ns,
         mean_step_ns=0.0 if mean is None else mean.step_ns,
         loader=_loader_facts(evidence, loading),

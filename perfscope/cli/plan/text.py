@@ -11,7 +11,7 @@ from msgspec import to_builtins
 
 from perfscope import __version__
 from perfscope.analysis.plan.records import Candidate, Excluded, Planned, Unfit
-from perfscope.cli.formatting import number, table
+from perfscope.cli.formatting import number, table, wrapped
 from perfscope.messages.lists import counted
 from perfscope.messages.plan import (
     LOWER_BOUNDS,
@@ -25,7 +25,6 @@ from perfscope.units import format_bytes, format_ns, format_ratio
 
 SCHEMA_VERSION = 1
 _ORDER = "lower_bound_of_time_per_sample"
-_WIDTH = 80
 
 
 def label(option: Candidate) -> str:
@@ -88,7 +87,7 @@ def plan_text(
     if refused:
         lines += ["", *excluded_by_scheme(refused)]
     lines += ["", "Assumed", *(f"  - {sentence}" for sentence in assumed)]
-    return "\n".join(_wrapped(lines)) + "\n"
+    return "\n".join(wrapped(lines)) + "\n"
 
 
 def _ranking(best: Sequence[Planned]) -> list[str]:
@@ -187,32 +186,9 @@ def verified_text(rows: Sequence[Mapping[str, Any]], agreement: float | None) ->
     if agreement is not None:
         num = sum(row["measured_step_s"] is not None for row in rows)
         lines.append(f"  {verified_order(agreement, num)}")
-    return "\n" + "\n".join(_wrapped(lines)) + "\n"
+    return "\n" + "\n".join(wrapped(lines)) + "\n"
 
 
 def heading_of(model: str, size: str, cluster: str, num: int, num_fit: int) -> str:
     """What was asked."""
     return f"{model} at {size} on {cluster}: {counted(num, 'way')} to train, {num_fit:,} fit"
-
-
-def _wrapped(lines: Sequence[str]) -> list[str]:
-    """Sentences in lines of at most _WIDTH columns; tables are narrower by themselves."""
-    import textwrap
-
-    wrapped: list[str] = []
-    for line in lines:
-        indent = " " * (len(line) - len(line.lstrip()) + (2 if line.lstrip().startswith("- ") else 0))
-        wrapped += (
-            textwrap.wrap(
-                line,
-                _WIDTH,
-                subsequent_indent=indent,
-                break_on_hyphens=False,
-                break_long_words=False,
-                drop_whitespace=True,
-                replace_whitespace=False,
-            )
-            if len(line) > _WIDTH
-            else [line]
-        )
-    return wrapped

@@ -17,7 +17,9 @@ from perfscope.analysis.predict.advice import (
     runs_beside,
 )
 from perfscope.cli.engine import Engine
+from perfscope.cli.formatting import wrapped
 from perfscope.cli.report import ingest, opened_run
+from perfscope.errors import UsageError
 from perfscope.messages.lists import counted
 from perfscope.messages.predict_advice import (
     FORMULAS,
@@ -29,19 +31,24 @@ from perfscope.messages.predict_advice import (
     SOURCE,
     TITLES,
     substituted,
+    unlike_traced,
 )
 from perfscope.rundir.reader import RunReader
 from perfscope.units import MISSING, format_bytes, format_ns
 from perfscope.vocabulary.lemmas import Quantity
 
 TARGET = 0.8
+_UNLIKE = 1.5  # of the usual step: traced steps that do not stand for it
 
 
 def advice_of(runs: tuple[Path, ...], engine: Engine, as_json: bool, target: float = TARGET) -> str:
     """Text or JSON for the first run, beside what all of them measured."""
+    analyses = [opened_run(RunReader(ingest(run, engine)), engine).analysis for run in runs]
+    models = sorted({analysis.bench.model for analysis in analyses if analysis.bench is not None})
+    if len(models) > 1:
+        raise UsageError(f"the runs are of different models ({', '.join(models)}): name runs of one model")
     figures = [
-        (run.name or str(run), advice_figures(opened_run(RunReader(ingest(run, engine)), engine).analysis))
-        for run in runs
+        (run.name or str(run), advice_figures(analysis)) for run, analysis in zip(runs, analyses, strict=True)
     ]
     advice = advise(figures[0][1], target)
     beside = runs_beside(figures, advice.overhead_ratio)
@@ -72,12 +79,12 @@ def advice_text(advice: Advice, name: str, beside: tuple[RunBeside, ...]) -> str
     figures = advice.figures
     lines = [f"Advice for {name}, parallel efficiency a = {advice.target:g}; lemmas of {SOURCE}", ""]
     lines.append(
-        f"Measured: {figures.num_workers} workers, compute {_ns(figures.compute_ns)} and overhead "
+        f"Measured: {counted(figures.num_workers, 'worker')}, compute {_ns(figures.compute_ns)} and overhead "
         f"{_ns(figures.overhead_ns)} per step"
     )
     lines.append(
-        f"Efficiency at {figures.num_workers} workers: {_share(advice.efficiency)} by the lemma, "
-        f"{_share(figures.parallel_efficiency)} measured"
+        f"Efficiency at {counted(figures.num_workers, 'worker')}: {_share(advice.efficiency)} by the lemma; "
+        f"useful work in the traced steps: {_share(figures.parallel_efficiency)}"
     )
     weights, rate = figures.weight_bytes, figures.bandwidth_bytes_per_s
     lines.append(
@@ -87,7 +94,14 @@ def advice_text(advice: Advice, name: str, beside: tuple[RunBeside, ...]) -> str
     for item in advice.items:
         lines += ["", *_item_lines(item, advice)]
     lines += ["", *_run_lines(beside)]
-    return "\n".join([*lines, "", f"Note: {MEMORY_NOT_USED}.", ""])
+    lines += ["", f"Note: {MEMORY_NOT_USED}."]
+    traced_ns = (figures.compute_ns or 0.0) + (figures.overhead_ns or 0.0)
+    usual_ns = (
+        figures.batch / figures.samples_per_s * 1e9 if figures.batch and figures.samples_per_s else None
+    )
+    if usual_ns is not None and traced_ns > _UNLIKE * usual_ns:
+        lines.append(f"Note: {unlike_traced(traced_ns, usual_ns)}.")
+    return "\n".join(wrapped([*lines, ""]))
 
 
 def _item_lines(advised: AdviceItem, advice: Advice) -> list[str]:

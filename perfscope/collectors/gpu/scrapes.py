@@ -154,9 +154,14 @@ def _why_nothing(run: _Run, counts: Mapping[str, int], seen: set[str]) -> str:
     if counts["sampled"]:
         return "perfscope sampled all of these figures itself in this run: nothing to add"
     return (
-        f"no GPU of the scrapes (hosts {', '.join(sorted(seen)[:4])}) is of this run "
+        f"no GPU of the scrapes ({_named(seen)}) is of this run "
         f"(hosts {', '.join(run.hosts[:4]) or 'not recorded'})"
     )
+
+
+def _named(seen: set[str]) -> str:
+    known = sorted(seen - {"?"})
+    return f"hosts {', '.join(known[:4])}" if known else "which name no host: label Hostname"
 
 
 def _read_run(run_dir: Path) -> _Run:

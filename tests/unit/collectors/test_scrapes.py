@@ -119,6 +119,12 @@ def test_a_gpu_without_uuid_is_found_by_host_and_number(tmp_path: Path) -> None:
     assert readings(run, "gpu_power", "1") == [(501, 300)]
 
 
+def test_scrapes_that_name_no_host_are_told_so(tmp_path: Path) -> None:
+    text = scrape(START + 1, 'DCGM_FI_DEV_POWER_USAGE{gpu="0",UUID="GPU-9"} 300\n')
+    with pytest.raises(PerfscopeError, match="name no host"):
+        import_scrapes(run_of(tmp_path), [written(tmp_path, text)])
+
+
 def test_what_perfscope_sampled_itself_is_kept(tmp_path: Path) -> None:
     run = run_of(tmp_path, sampled="gpu_power")
     lines = value("DCGM_FI_DEV_POWER_USAGE", 999), value("DCGM_FI_DEV_GPU_UTIL", 50)

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from perfscope.analysis.findings.loading import input_wait
 from perfscope.analysis.results import Finding, RunAnalysis
 from perfscope.analysis.run import analyze_run
+from perfscope.messages.findings.facts import PartOfStep
+from perfscope.messages.findings.loading import InputBound
 from perfscope.messages.missing import cause_text, figure_text
 from tests.support.synthetic_run import EPOCH, SyntheticRun, comm, span
+
+if TYPE_CHECKING:
+    from perfscope.analysis.findings.evidence import Evidence
 
 MS = 1_000_000
 STEP = [(k, 10 * k * MS, 10 * (k + 1) * MS) for k in range(6)]
@@ -158,6 +165,25 @@ def test_input_bound_names_the_rank_that_waits_longest(tmp_path: Path) -> None:
         {0: [span(0, 6 * MS, "input")], 1: [span(0, 8 * MS, "input"), span(8 * MS, 1 * MS, "compute")]},
     ).findings[0]
     assert (verdict.id, verdict.rank, verdict.gain_ns) == ("input_bound", 1, 6 * MS)
+
+
+@pytest.mark.parametrize(("gain_ratio", "waited"), [(0.45, 450.0), (0.012, 10.0)])
+def test_a_wait_is_no_shorter_than_what_removing_it_saves(gain_ratio: float, waited: float) -> None:
+    """One pause fills the traced step, in which the wait is 1 %; the steps beside it say how long it is."""
+    evidence = SimpleNamespace(
+        mean_input=None,
+        loading=(),
+        metas={},
+        framework="torch",
+        step=1000.0,
+        mean=lambda part: 10.0,
+        gain=lambda what_if, cost: (9, gain_ratio),
+        traced=[(SimpleNamespace(rank=0), SimpleNamespace(input_wait=10))],
+        of_step=lambda part_ns: PartOfStep(part_ns=part_ns, step_ns=1000.0, has_step_marks=True),
+    )
+    facts = input_wait(cast("Evidence", evidence)).facts
+    assert isinstance(facts, InputBound)
+    assert facts.input_wait.part_ns == facts.worst_ns == waited
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from msgspec.structs import replace
 
+from perfscope.analysis.predict.advice import AdviceFigures, advise, runs_beside
 from perfscope.cli.main import cli
+from perfscope.cli.predict.advice import advice_text
 from perfscope.errors import UsageError
 from tests.unit.cli.predict.test_command import script_run
 
@@ -35,7 +38,9 @@ def test_values_are_put_into_the_formulas_and_what_is_missing_says_how_to_record
     ratio = document["overhead_ratio"]
     exact = (1 + ratio - 0.8) / (0.8 * ratio)
     assert workers["with_values"].endswith(f"= {exact:,.4g}")
-    assert workers["with_values"] in text
+    assert max(map(len, text.splitlines())) <= 80
+    text = " ".join(text.split())
+    assert " ".join(workers["with_values"].split()) in text
     assert servers["with_values"] is None and "bench run" in servers["to_record"]
     assert "not known from one run" in text
 
@@ -53,6 +58,7 @@ def test_runs_beside_it_are_the_measured_counterpart(tmp_path: Path) -> None:
     assert 0 < four["efficiency"] < 1
     assert four["by_lemma"] is None  # 32 samples per rank: another batch
     text = CliRunner().invoke(cli, arguments, catch_exceptions=False).stdout
+    text = " ".join(text.split())
     assert "four: 4 workers, 128 samples per step" in text and "other batch: no lemma" in text
 
 
@@ -60,3 +66,23 @@ def test_other_options_are_refused(tmp_path: Path) -> None:
     run = str(script_run(tmp_path / "run", 2))
     result = CliRunner().invoke(cli, ["predict", "--advise", run, "--world-sizes", "4"])
     assert result.exit_code == 2 or isinstance(result.exception, UsageError)
+
+
+def test_traced_steps_unlike_the_others_are_told() -> None:
+    figures = AdviceFigures(
+        num_workers=1,
+        batch=4,
+        compute_ns=5e5,
+        overhead_ns=5e8,
+        weight_bytes=None,
+        bandwidth_bytes_per_s=None,
+        parallel_efficiency=None,
+        samples_per_s=2000.0,
+    )
+    text = advice_text(advise(figures, 0.8), "run", runs_beside([("run", figures)], None))
+    assert "Measured: 1 worker," in text
+    assert "a step of the run takes 2.00 ms" in " ".join(text.split())
+    alike = replace(figures, overhead_ns=2e6)
+    assert "a step of the run" not in advice_text(
+        advise(alike, 0.8), "run", runs_beside([("run", alike)], None)
+    )
