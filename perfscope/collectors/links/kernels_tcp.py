@@ -37,8 +37,11 @@ def main(text: str) -> None:
             finally:
                 os._exit(0)
         with socket.create_connection(listener.getsockname()) as connection:
-            for size, seconds in ping(connection, plan["seconds"], plan["deadline"]):
+            measured = ping(connection, plan["seconds"], plan["deadline"])
+            for size, seconds in measured:
                 say({"bytes": size, "seconds": seconds})
+            if not measured:
+                say({"missing": "every size", "reason": "no time was left"})
         os.waitpid(pid, 0)
 
 
