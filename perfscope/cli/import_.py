@@ -94,7 +94,7 @@ def command(
       perfscope import --into my-run dcgm.prom
     """
     if (output is None) == (into is None):
-        raise UsageError("give either -o DIR (a new run of traces) or --into RUN (scrapes into a run)")
+        raise UsageError("give either --output DIR (a new run of traces) or --into RUN (scrapes into a run)")
     if into is not None:
         if name is not None or labels or samples_per_step is not None:
             raise UsageError("--name, --label and --samples-per-step go with -o, not with --into")

@@ -1,4 +1,4 @@
-"""Bytes that each mounted file system reads and writes, by whoever uses it on this host.
+"""Bytes that each mounted file system reads and writes, by all processes of this host.
 
 Local file systems by their block device, Lustre and NFS by their clients' own counts. BeeGFS and GPFS keep
 theirs behind tools that need root, so their mounts are named as not counted.
@@ -39,6 +39,9 @@ _UNCOUNTED = {
 Counts = dict[str, tuple[int, int]]  # mount -> bytes read, written
 
 
+_Reader = Callable[[Context, "Sequence[Mount]"], Counts]
+
+
 class Mount(Struct, frozen=True):
     """A line of /proc/self/mountinfo."""
 
@@ -57,7 +60,7 @@ class MountBytes(BaseCollector):
 
     def probe(self, ctx: Context) -> Capability:
         mounts = read_mounts(ctx.read_or("/proc/self/mountinfo"))
-        counted = any(read(ctx, mounts) for read in _READERS)
+        counted, reasons = _readers(ctx, mounts)
         absent = tuple(
             Absent(what=f"mount_read_bytes of {mount.path}", reason=_UNCOUNTED[mount.kind])
             for mount in mounts
@@ -66,27 +69,25 @@ class MountBytes(BaseCollector):
         return self.capability(
             metrics=(READ, WRITTEN) if counted else (),
             source=_SOURCE,
-            reason="" if counted else "no mounted file system counts its bytes",
+            reason="" if counted else "; ".join(reasons) or "no mounted file system counts its bytes",
             absent=absent,
         )
 
     def open(self, ctx: Context) -> None:
         self._ctx = ctx
         self._mounts = read_mounts(ctx.read_or("/proc/self/mountinfo"))
-        self._readers = [read for read in _READERS if read(ctx, self._mounts)]
+        self._readers = _readers(ctx, self._mounts)[0]
         self._series: dict[str, tuple[Series, Series]] = {}
 
     def sample(self) -> Sequence[Reading]:
         readings: list[Reading] = []
         for read in tuple(self._readers):
             begin = self._ctx.clock()
-            try:
-                counts = read(self._ctx, self._mounts)
-            except (OSError, ValueError, IndexError) as error:
-                self._readers.remove(read)
-                self.stopped("mounts", {}, words_of(error))
-                continue
+            counts, why = _count(read, self._ctx, self._mounts)
             end = self._ctx.clock()
+            if why:
+                self._readers.remove(read)
+                self.stopped("mounts", {}, why)
             for path, values in counts.items():
                 series = self._series.setdefault(path, (_series(READ, path), _series(WRITTEN, path)))
                 readings += [
@@ -94,6 +95,21 @@ class MountBytes(BaseCollector):
                     for one_series, value in zip(series, values, strict=True)
                 ]
         return readings
+
+
+def _readers(ctx: Context, mounts: Sequence[Mount]) -> tuple[list[_Reader], list[str]]:
+    """What can be read here and counts a mount, and why others cannot be read."""
+    tried = {read: _count(read, ctx, mounts) for read in _READERS}
+    reasons = [why for _, why in tried.values() if why]
+    return [read for read, (counts, _) in tried.items() if counts], reasons
+
+
+def _count(read: _Reader, ctx: Context, mounts: Sequence[Mount]) -> tuple[Counts, str]:
+    """What a reader counts, and why it cannot."""
+    try:
+        return read(ctx, mounts), ""
+    except (OSError, ValueError, IndexError) as error:
+        return {}, words_of(error)
 
 
 def _series(metric: Metric, path: str) -> Series:
@@ -161,4 +177,4 @@ def nfs_bytes(ctx: Context, mounts: Sequence[Mount]) -> Counts:
     return counts
 
 
-_READERS: tuple[Callable[[Context, Sequence[Mount]], Counts], ...] = (local_bytes, lustre_bytes, nfs_bytes)
+_READERS: tuple[_Reader, ...] = (local_bytes, lustre_bytes, nfs_bytes)

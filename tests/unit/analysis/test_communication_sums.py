@@ -35,7 +35,9 @@ def parts_of(communication: Communication) -> tuple[int, int]:
 
 def runs_of(path: Path, folder: Path) -> list[RunReader]:
     """A trace, or the ranks of a folder, imported; files that are no ranks are trainings of their own."""
-    files = sorted(path.glob("*.json.gz")) if path.is_dir() else [path]
+    files = [path]
+    if path.is_dir():  # an execution trace by itself has no times
+        files = sorted(file for file in path.glob("*.json.gz") if not file.name.endswith(".et.json.gz"))
     if path.is_file():  # as the probe leaves it
         unpacked = folder / path.name.removesuffix(".gz")
         unpacked.write_bytes(gzip.decompress(path.read_bytes()))
