@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import textwrap
 from collections.abc import Sequence
 
@@ -57,3 +58,22 @@ def wrapped(lines: Sequence[str]) -> list[str]:
             else [line]
         )
     return short
+
+
+def command_lines(command: str, indent: str) -> list[str]:
+    """A command in lines of at most 80 columns that can be pasted into a shell, an option with its value."""
+    words = shlex.split(command)
+    pairs: list[str] = []
+    for word in words:
+        if pairs and not word.startswith("-") and pairs[-1].startswith("-") and " " not in pairs[-1]:
+            pairs[-1] += f" {shlex.quote(word)}"
+        else:
+            pairs.append(shlex.quote(word))
+    lines = [indent + pairs[0]]
+    for pair in pairs[1:]:
+        if len(lines[-1]) + 1 + len(pair) + len(" \\") > _WIDTH:
+            lines[-1] += " \\"
+            lines.append(f"{indent}  {pair}")
+        else:
+            lines[-1] += f" {pair}"
+    return lines

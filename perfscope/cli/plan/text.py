@@ -11,7 +11,7 @@ from msgspec import to_builtins
 
 from perfscope import __version__
 from perfscope.analysis.plan.records import Candidate, Excluded, Planned, Unfit
-from perfscope.cli.formatting import number, table, wrapped
+from perfscope.cli.formatting import command_lines, number, table, wrapped
 from perfscope.messages.lists import counted
 from perfscope.messages.plan import (
     LOWER_BOUNDS,
@@ -75,7 +75,7 @@ def plan_text(
     lines = [heading, "", *_ranking(best), "", LOWER_BOUNDS]
     if any(not plan.candidate.memory.is_verified for plan in (*best, *front)):
         lines.append(UNVERIFIED_MEMORY)
-    lines += ["", _memory_of_best(best[0]), f"   {command_of(first)}"]
+    lines += ["", _memory_of_best(best[0]), *command_lines(command_of(first), "   ")]
     if len(front) > 1:
         cost = "" if best[0].min_cost is None else " and cost"
         lines += ["", f"Pareto front (lower bounds of time{cost}, and memory)"]
