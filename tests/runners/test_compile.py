@@ -83,6 +83,7 @@ def test_a_rehearsal_leaves_gradients_and_buffers_as_they_were() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("default")  # the compiler has some of its own
 def test_generated_code_gives_the_weights_of_eager() -> None:
     config = replace(bench("serial", 1, **TOKENS), compile="default")
     outcome, ahead, in_all = compiled(alone(), config)
