@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -35,11 +35,12 @@ from perfscope.analysis.spans import (
     Spans,
     words,
 )
+from perfscope.rundir import layout
 from perfscope.vocabulary.host_activity import BLOCKING, LAUNCHING, RUNTIME_CALLS, WAITING, HostActivity
 
 MOST_NAMES = 20  # of one activity; what is left of it has no name
 _WAITED_NS = 10_000  # that a call must have lasted when the device ran dry, for it to have waited for that
-_STEP_MARKS = ("perfscope.step:", "ProfilerStep#")  # ranges around a whole step
+_STEP_MARKS = (layout.MARK_STEP, layout.PROFILER_STEP)  # ranges around a whole step
 
 
 class _Source(NamedTuple):
@@ -115,9 +116,8 @@ class DeviceIdleRecord:
             rows, until = rows[waited], until[waited]
             _, first = np.unique(gap[waited], return_index=True)  # threads that waited for the same
             after = until[first] - spans.end[rows[first]]
-            sums = np.bincount(name[rows[first]] + 1, after, len(names) + 1).astype(np.int64)
-            for code in np.flatnonzero(sums).tolist():
-                self._parts[source.activity, names[code - 1] if code else ""].after_ns += int(sums[code])
+            for part, ns in self._sums(source.activity, name[rows[first]], after, names):
+                part.after_ns += ns
 
     def _take(
         self,
@@ -155,14 +155,20 @@ class DeviceIdleRecord:
         names: Sequence[str],
     ) -> None:
         calls = distinct(row)
-        sums = np.bincount(name[row] + 1, ns, len(names) + 1).astype(np.int64)
-        empty = np.bincount(name[row] + 1, alone, len(names) + 1).astype(np.int64)
-        counts = np.bincount(name[calls] + 1, minlength=len(names) + 1)
+        for part, total in self._sums(activity, name[row], ns, names):
+            part.ns += total
+        for part, total in self._sums(activity, name[row], alone, names):
+            part.queue_empty_ns += total
+        for part, total in self._sums(activity, name[calls], np.ones_like(calls), names):
+            part.calls += total
+
+    def _sums(
+        self, activity: HostActivity, codes: NDArray[np.int32], values: Int64, names: Sequence[str]
+    ) -> Iterator[tuple[_Part, int]]:
+        """The part of each name, and the sum of its values. `codes`: of a name per value, -1 = none."""
+        sums = np.bincount(codes + 1, values, len(names) + 1).astype(np.int64)
         for code in np.flatnonzero(sums).tolist():
-            part = self._parts[activity, names[code - 1] if code else ""]
-            part.ns += int(sums[code])
-            part.queue_empty_ns += int(empty[code])
-            part.calls += int(counts[code])
+            yield self._parts[activity, names[code - 1] if code else ""], int(sums[code])
 
     def _locate(
         self,
@@ -177,8 +183,10 @@ class DeviceIdleRecord:
         """Notes in which operators, ranges and layers blocking calls were made."""
         layer, layers = words(table, "layer")
         is_operator = (spans.device < 0) & one_of(spans.kind, (COMPUTE, HOST))
-        marks = np.array([*(text.startswith(_STEP_MARKS) for text in names), False])[name]
-        is_range = (spans.device < 0) & (spans.kind == ANNOTATION) & (layer < 0) & ~marks
+        is_range = (spans.device < 0) & (spans.kind == ANNOTATION) & (layer < 0) & (name >= 0)
+        ranges = distinct(name[is_range])
+        steps = [code for code in ranges.tolist() if names[code].startswith(_STEP_MARKS)]
+        is_range &= ~np.isin(name, steps)
         for what, chosen in (("operators", is_operator), ("ranges", is_range)):
             around = _enclosing(spans, chosen, row)
             for at in np.flatnonzero(around >= 0).tolist():

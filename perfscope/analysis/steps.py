@@ -35,13 +35,14 @@ from perfscope.rundir.records import RankRecord
 from perfscope.rundir.scheme_records import SchemeRecord
 from perfscope.vocabulary.causes import Cause
 from perfscope.vocabulary.figures import Figure
+from perfscope.vocabulary.run_parts import STEP_COLUMNS, RunPart
 
 MIN_UNTRACED = 3
 FEWEST_OF_HALF = 5
 MAX_WARMUP = 3
 RAN_AHEAD = 1.5
 FEWEST_UNEVEN = 10  # steps by which times are judged to be uneven
-BESIDE_TRAINING = ("evaluation_ns", "checkpoint_ns", "rollout_ns", "inference_ns")
+BESIDE_TRAINING = (RunPart.EVALUATION, RunPart.CHECKPOINT, RunPart.ROLLOUT, RunPart.INFERENCE)
 STALLS = 0.01  # of the steps, the longest, that do not make them so
 UNEVEN = 0.1  # of the median, from the mean of the others
 MAX_SMALLER = 0.1  # share of the steps that may have a smaller (last) batch while sizes count as constant
@@ -246,10 +247,10 @@ def _batch_sizes(table: pa.Table, column: str, mask: NDArray[np.bool_]) -> Batch
 
 def _beside_training(table: pa.Table) -> Int64:
     """Per step, what is no training, ns: evaluations and checkpoints are stated beside the steps."""
-    parts = [whole_numbers(table, name) for name in BESIDE_TRAINING if name in table.column_names]
     total = np.zeros(len(table), np.int64)
-    for part in parts:
-        total += np.maximum(part, 0)
+    for part in BESIDE_TRAINING:
+        if STEP_COLUMNS[part] in table.column_names:
+            total += np.maximum(whole_numbers(table, STEP_COLUMNS[part]), 0)
     return total
 
 

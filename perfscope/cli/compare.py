@@ -100,17 +100,20 @@ def command(
     lost: list[tuple[str, str]] = []
     places_found = find_runs(runs, lost)
     wanted = _reference_name(reference, places_found)
-    entries, started, timelines = _read(places_found, lost, engine)
+    chosen = bool(html_file or pdf_file or as_json)
+    as_text = as_text or not chosen
+    has_pages = bool(as_text or html_file or pdf_file or folder)  # JSON has no timelines
+    draws = has_pages and len(places_found) == 2
+    entries, started, timelines = _read(places_found, lost, engine, draws=draws)
     if len(entries) < 2:
         raise RunDirectoryError(_too_few(len(entries), len(places_found)))
     study = analyze(entries, by=by, mode=mode, reference=wanted, lost=lost, rank_by=rank_by)
     del entries
     gc.collect()
-    chosen = bool(html_file or pdf_file or as_json)
     from perfscope.reports.study.build import build_study_report
 
     report = build_study_report(study, started, timelines)
-    write_outputs(report, "compare", html_file, pdf_file, as_json=as_json, as_text=as_text or not chosen)
+    write_outputs(report, "compare", html_file, pdf_file, as_json=as_json, as_text=as_text)
     if folder is not None:
         write_folder(report, folder, "compare")
 
@@ -232,12 +235,12 @@ def _reference_name(reference: str | None, located_runs: Sequence[NamedRun]) -> 
 
 
 def _read(
-    located_runs: Sequence[NamedRun], lost: list[tuple[str, str]], engine: Engine
+    located_runs: Sequence[NamedRun], lost: list[tuple[str, str]], engine: Engine, *, draws: bool
 ) -> tuple[list[RunEntry], dict[str, int], dict[str, TimelineExtract]]:
     """The runs that can be read, one after the other.
 
     Returns:
-        The runs; by name, when each started (Unix ns); of two runs, by name, their timelines.
+        The runs; by name, when each started (Unix ns); where they are drawn, by name, their timelines.
     """
     from perfscope.api.documents import compared_timeline
     from perfscope.api.study import entry_of
@@ -252,7 +255,7 @@ def _read(
         try:
             run = _opened(located, engine)
             entry = entry_of(run, located.name)
-            if len(located_runs) == 2:
+            if draws:
                 timelines[located.name] = compared_timeline(run.reader, run.analysis)
             del run  # before the next one is read
         except PerfscopeError as error:

@@ -245,7 +245,7 @@ _PREFIXES = (
     (layout.MARK_PHASE, HostClass.ANNOTATION),
     (layout.MARK_GROUP, HostClass.GROUP),
     (layout.MARK_SOURCE, HostClass.SOURCE),
-    ("ProfilerStep#", HostClass.PROFILER_STEP),
+    (layout.PROFILER_STEP, HostClass.PROFILER_STEP),
     ("Optimizer.step#", HostClass.OPTIMIZER),
     ("Optimizer.zero_grad#", HostClass.ZERO_GRAD),
     ("enumerate(DataLoader)#", HostClass.INPUT),

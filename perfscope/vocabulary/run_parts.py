@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import Enum
 
 
@@ -27,12 +28,14 @@ class RunPart(str, Enum):
     __str__ = str.__str__  # Python 3.11 and 3.12 differ in how they format a mixed-in enum
 
 
-# Work of the training thread that is timed in every step.
-TIMED = (
-    RunPart.CHECKPOINT,
-    RunPart.GARBAGE_COLLECTION,
-    RunPart.EVALUATION,
-    RunPart.ROLLOUT,
-    RunPart.INFERENCE,
-    RunPart.INPUT,
-)
+# Work of the training thread that is timed in every step -> its column of schema.STEPS. All but the input
+# are fields of the same names of a rank's life, too.
+STEP_COLUMNS: Mapping[RunPart, str] = {
+    RunPart.CHECKPOINT: "checkpoint_ns",
+    RunPart.GARBAGE_COLLECTION: "gc_ns",
+    RunPart.EVALUATION: "evaluation_ns",
+    RunPart.ROLLOUT: "rollout_ns",
+    RunPart.INFERENCE: "inference_ns",
+    RunPart.INPUT: "input_ns",
+}
+TIMED = tuple(STEP_COLUMNS)

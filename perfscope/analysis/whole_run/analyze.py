@@ -20,18 +20,14 @@ from perfscope.analysis.whole_run.steps import LONG, StepParts, divided
 from perfscope.rundir.records import Besides, RankRecord, RunRecord
 from perfscope.vocabulary.causes import Cause
 from perfscope.vocabulary.figures import Figure
-from perfscope.vocabulary.run_parts import TIMED, RunPart
+from perfscope.vocabulary.run_parts import STEP_COLUMNS, TIMED, RunPart
 
 FEWEST_EVEN = 3
 _EVEN = 0.2  # of the median distance that half of the distances may differ by
 _FEW = 0.25  # of the steps: waits for input in more of them belong to the ordinary step
 _IN_LONG_STEPS = (*TIMED, RunPart.CPU_WAIT, RunPart.OTHER)
-_RECORDED = {
-    RunPart.EVALUATION: "evaluation_ns",
-    RunPart.ROLLOUT: "rollout_ns",
-    RunPart.INFERENCE: "inference_ns",
-    RunPart.CHECKPOINT: "checkpoint_ns",
-    RunPart.GARBAGE_COLLECTION: "gc_ns",
+_RECORDED: Mapping[RunPart, str] = {
+    part: name for part, name in STEP_COLUMNS.items() if part is not RunPart.INPUT
 }
 
 

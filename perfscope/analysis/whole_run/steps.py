@@ -19,19 +19,11 @@ from numpy.typing import NDArray
 from perfscope.analysis.intervals import Int64
 from perfscope.analysis.spans import whole_numbers
 from perfscope.analysis.steps import counted_steps
-from perfscope.vocabulary.run_parts import TIMED, RunPart
+from perfscope.vocabulary.run_parts import STEP_COLUMNS, TIMED, RunPart
 
 LONG = 3  # times the median
 LENGTHS = 1.5  # between the longest short and the shortest long step where steps have two lengths
 FEWEST_LONG = 3
-_COLUMN = {
-    RunPart.CHECKPOINT: "checkpoint_ns",
-    RunPart.GARBAGE_COLLECTION: "gc_ns",
-    RunPart.EVALUATION: "evaluation_ns",
-    RunPart.ROLLOUT: "rollout_ns",
-    RunPart.INFERENCE: "inference_ns",
-    RunPart.INPUT: "input_ns",
-}
 USED = (
     *("minor_faults", "major_faults", "user_ns", "system_ns"),
     *("thread_minor_faults", "thread_user_ns", "thread_system_ns"),
@@ -86,7 +78,7 @@ def step_parts(table: pa.Table, durations: Int64) -> StepParts:
     usual = counted_steps(window) & (window < 0)
     remaining, timed, recorded = durations.copy(), {}, {}
     for part in TIMED:
-        times = np.maximum(whole_numbers(table, _COLUMN[part]), 0)
+        times = np.maximum(whole_numbers(table, STEP_COLUMNS[part]), 0)
         recorded[part] = int(times.sum())
         if part in _PASSES and len(times):
             times = np.maximum(times - int(np.median(times)), 0)

@@ -102,7 +102,7 @@ def _space(model: str, spec: ClusterSpec, asked: Mapping[str, Any]) -> Space:
         default_input=lambda name: find_model(name).default_input,
         default_classes=lambda name: find_model(name).default_classes,
     )
-    plan(like, writes=False)  # what no candidate can have is told at once
+    plan(like, writes=False)  # what no candidate can have is an error before the search
     ranks: tuple[int, ...] = (spec.num_ranks,)
     if asked["price_per_hour"] is not None:
         ranks = tuple(num for num in range(1, spec.num_ranks + 1) if _fills(num, spec))

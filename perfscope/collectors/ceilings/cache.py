@@ -17,6 +17,7 @@ from typing import Any
 
 from perfscope.collectors.ceilings.host import LocalHost
 from perfscope.rundir import layout
+from perfscope.rundir.files import replacing
 
 WAIT_S = 3.0
 _POLL_S = 0.05
@@ -27,6 +28,14 @@ def default_folder() -> Path:
     base = os.environ.get("XDG_CACHE_HOME", "")
     root = Path(base) if base.startswith("/") else Path(os.path.expanduser("~")) / ".cache"  # noqa: PTH111
     return root / "perfscope" / "ceilings"
+
+
+def keep(path: Path, document: dict[str, Any]) -> None:
+    """Write a file of the cache, at once or not at all; a cache that cannot be written is no cache."""
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as file:
+            file.write(json.dumps(document).encode())
 
 
 class Cache:
@@ -54,14 +63,7 @@ class Cache:
 
     def store(self, document: dict[str, Any]) -> None:
         """Keep it, at once or not at all."""
-        aside = self.path.with_name(f"{self.path.name}.{os.getpid()}.tmp")
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            aside.write_text(json.dumps({**document, "fingerprint": self.fingerprint}), encoding="utf-8")
-            aside.replace(self.path)
-        except OSError:
-            with suppress(OSError):
-                aside.unlink()
+        keep(self.path, {**document, "fingerprint": self.fingerprint})
 
     @contextmanager
     def locked(self) -> Iterator[bool]:

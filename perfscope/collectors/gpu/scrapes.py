@@ -67,7 +67,7 @@ class _Run(Struct, kw_only=True):
         uuid = labels.get("UUID", "")
         if uuid in self.by_uuid:
             return self.by_uuid[uuid]
-        host = next((labels[name] for name in _HOST_LABELS if labels.get(name)), "").partition(":")[0]
+        host = _host_of(labels).partition(":")[0]
         short = host.partition(".")[0]
         fitting = [name for name in self.hosts if name == host or name.partition(".")[0] == short]
         number = labels.get("gpu", "")
@@ -80,6 +80,11 @@ class _Run(Struct, kw_only=True):
         """Whether the run's own sampler read this."""
         samples = self.samples[target[0]]
         return samples is not None and bool(samples.find(metric, gpu=target[1]))
+
+
+def _host_of(labels: Mapping[str, str]) -> str:
+    """As the exporter names it; "": it does not."""
+    return next((labels[name] for name in _HOST_LABELS if labels.get(name)), "")
 
 
 def import_scrapes(run_dir: Path, paths: Sequence[Path]) -> ImportedScrapes:
@@ -98,7 +103,7 @@ def import_scrapes(run_dir: Path, paths: Sequence[Path]) -> ImportedScrapes:
         counts["dropped"] += scrapes.num_dropped
         dated += [path] if scrapes.by_file_time else []
         for series in scrapes.series.values():
-            seen.add(next((series.labels[name] for name in _HOST_LABELS if series.labels.get(name)), "?"))
+            seen.add(_host_of(series.labels) or "?")
             _sort_in(run, series, of_place, counts)
     if not counts["kept"]:
         raise TraceError(_why_nothing(run, counts, seen))

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from perfscope.collectors.ceilings.cache import default_folder, fingerprint
+from perfscope.collectors.ceilings.cache import default_folder, fingerprint, keep
 from perfscope.collectors.ceilings.host import read_host
 from perfscope.collectors.context import Context
 
@@ -26,17 +26,8 @@ def own_fingerprint(ctx: Context) -> str:
 
 
 def store(document: Document, folder: Path | None = None) -> None:
-    """Keep it, at once or not at all; a cache that cannot be written is no cache."""
-    folder = folder or default_folder()
-    path = folder / _name(document["hosts"], document["emulated"])
-    aside = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        aside.write_text(json.dumps(document), encoding="utf-8")
-        aside.replace(path)
-    except OSError:
-        with suppress(OSError):
-            aside.unlink()
+    """Keep it for its set of hosts, at once or not at all."""
+    keep((folder or default_folder()) / _name(document["hosts"], document["emulated"]), document)
 
 
 def load(ctx: Context, host: str, folder: Path | None = None) -> list[Document]:

@@ -153,7 +153,7 @@ def measure_links(
         host: its name.
         tools: what to use.
         budget_s: wall time for everything; None = as the parts need.
-        say: is told what is being measured.
+        say: called with what is being measured.
         cache_dir: None = below $XDG_CACHE_HOME.
 
     Returns:

@@ -124,7 +124,7 @@ class RankShare:
         return 0.0 if shape is None else prod(shape) / self._whole[name]
 
     def of_activation(self, row: Allocation | Operator) -> float:
-        """Of what lies in, or computes on, the samples at once."""
+        """Of what is part of, or computes on, the samples at once."""
         if not self.has(row.block):
             return 0.0
         share = 1 / self.job.mesh.size(Axis.CP)
