@@ -93,7 +93,7 @@ def analyze_why(
 
 def with_input(why: Why, ranks: RankFiles, account: WholeRun | None) -> Why:
     """With what-ifs of the mean step: of waiting for input and of data loaders."""
-    mean = mean_input(ranks.steps, ranks.results, account)
+    mean = mean_input(ranks.steps, ranks.results, account, ranks.loading)
     return replace(why, what_ifs=with_loading(why.what_ifs, ranks.loading, mean))
 
 

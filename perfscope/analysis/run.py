@@ -426,7 +426,7 @@ def _evidence(source: RunSource, figures: _Figures, analysis: RunAnalysis) -> Ev
         experts=analysis.experts,
         whole_run=analysis.whole_run,
         loading=analysis.loading,
-        mean_input=mean_input(figures.ranks.steps, analysis.ranks, analysis.whole_run),
+        mean_input=mean_input(figures.ranks.steps, analysis.ranks, analysis.whole_run, analysis.loading),
         beside=traced_shares(figures.ranks.parts),
         page_faults=analysis.page_faults,
         kernels=analysis.kernels,

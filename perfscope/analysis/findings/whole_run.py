@@ -32,8 +32,13 @@ def beside_steps(evidence: Evidence) -> list[Finding]:
     return [
         _finding(whole_run, entry, evidence.framework)
         for entry in whole_run.long_steps
-        if _is_notable(whole_run, entry)
+        if _is_notable(whole_run, entry) and not (entry.part is RunPart.INPUT and _is_pace(evidence))
     ]
+
+
+def _is_pace(evidence: Evidence) -> bool:
+    """Whether waits for input are as long as the loader's workers take: a finding of the mean step."""
+    return evidence.mean_input is not None and not evidence.mean_input.in_few
 
 
 def _is_notable(whole_run: WholeRun, entry: LongSteps) -> bool:

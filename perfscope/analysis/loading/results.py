@@ -6,6 +6,8 @@ from msgspec import Struct
 
 from perfscope.vocabulary.loading import InputCause, LoaderChange
 
+BUSY = 0.5  # share of its life without a batch to make, below which a worker is waited for
+
 
 class LoaderWorker(Struct, frozen=True, kw_only=True):
     """One worker, by its number; with loaders made anew for each epoch, all processes that had the number.
@@ -133,6 +135,11 @@ class RankLoading(Struct, frozen=True, kw_only=True):
         """Share of the bytes read that the page cache had; None: not known, or nothing was read."""
         chars, stored = self.read_chars, self.read_bytes
         return None if not chars or stored is None else max(0.0, 1 - stored / chars)
+
+    @property
+    def sets_pace(self) -> bool:
+        """Whether batches come as fast as workers make them. One busy worker is enough: they take turns."""
+        return min((worker.idle_ratio for worker in self.workers), default=1.0) < BUSY
 
     @property
     def num_made(self) -> int:

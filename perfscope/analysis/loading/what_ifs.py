@@ -56,7 +56,10 @@ class MeanInput(Struct, frozen=True, kw_only=True):
 
 
 def mean_input(
-    steps: Mapping[int, RankSteps], ranks: Sequence[RankResult], account: WholeRun | None
+    steps: Mapping[int, RankSteps],
+    ranks: Sequence[RankResult],
+    account: WholeRun | None,
+    loading: Sequence[RankLoading],
 ) -> MeanInput | None:
     """None where no rank timed its waiting for input.
 
@@ -64,8 +67,12 @@ def mean_input(
         steps: by rank.
         ranks: their traced steps.
         account: of the run's time.
+        loading: of ranks. Where workers set the pace, the waits are their rate, however few steps have one:
+            workers that are equally slow have their batches ready together.
     """
     in_few = account is not None and any(entry.part is RunPart.INPUT for entry in account.long_steps)
+    worst = longest_wait(loading)
+    in_few = in_few and not (worst is not None and worst.sets_pace)
     of_ranks = [
         MeanInput(
             step_ns=float(of_rank.counted.mean()),

@@ -11,10 +11,12 @@ import pytest
 from perfscope.analysis.loading.record import rank_loading
 from perfscope.analysis.loading.results import RankLoading
 from perfscope.analysis.loading.what_ifs import mean_input
-from perfscope.analysis.steps import rank_steps
+from perfscope.analysis.steps import RankSteps, rank_steps
+from perfscope.analysis.whole_run.results import LongSteps, WholeRun
 from perfscope.rundir.loader_records import LoaderIterator, Loading, WorkerRows, read_loading, read_worker
 from perfscope.rundir.schema import STEPS
 from perfscope.vocabulary.loading import InputCause, LoaderChange
+from perfscope.vocabulary.run_parts import RunPart
 
 MS = 1_000_000
 NUM = 80
@@ -39,7 +41,9 @@ def loader(
         assigned = taken[batch - num_workers * prefetch] if batch >= num_workers * prefetch else 0.0
         begin = max(free[worker], assigned)
         length = lengths_ms[worker] * MS
-        rows[worker].append([batch, round(begin), 0, round(length), round(length * cpu), 0, 1])
+        rows[worker].append(
+            [batch, round(begin), round(begin - free[worker]), round(length), round(length * cpu), 0, 1]
+        )
         free[worker] = begin + length
         taken.append(max(asked, free[worker]))
         asks.append([0, round(asked), round(taken[-1] - asked), batch, worker, int(taken[-1] == asked)])
@@ -118,17 +122,40 @@ def test_torn_and_foreign_lines_are_counted_and_the_others_read() -> None:
     assert loading.asks.tolist() == [[0, 1, 2, 0, 0, -1]] and loading.num_bad == 1
 
 
-def test_of_steps_that_take_turns_in_waiting_the_mean_counts() -> None:
-    durations = [34, 321] * 20
+def waiting_steps(durations: Sequence[int], least: int) -> RankSteps:
+    """Of these lengths in ms, of which what exceeds `least` is waiting for input."""
+    num = len(durations)
     columns = {
-        "rank": [0] * 40,
-        "step": list(range(40)),
+        "rank": [0] * num,
+        "step": list(range(num)),
         "start_ns": np.cumsum([0, *durations[:-1]]) * MS,
         "dur_ns": [value * MS for value in durations],
-        "window": [-1] * 40,
-        "input_ns": [(0 if value == 34 else 287) * MS for value in durations],
+        "window": [-1] * num,
+        "input_ns": [(value - least) * MS for value in durations],
     }
-    arrays = [pa.array(columns.get(field.name, [None] * 40), field.type) for field in STEPS]
-    mean = mean_input({0: rank_steps(pa.table(arrays, schema=STEPS))}, [], None)
+    arrays = [pa.array(columns.get(field.name, [None] * num), field.type) for field in STEPS]
+    return rank_steps(pa.table(arrays, schema=STEPS))
+
+
+def test_of_steps_that_take_turns_in_waiting_the_mean_counts() -> None:
+    mean = mean_input({0: waiting_steps([34, 321] * 20, 34)}, [], None, [])
     assert mean is not None and mean.is_uneven
     assert mean.step_ns - mean.removable_ns == pytest.approx(34 * MS, rel=0.01)
+
+
+@pytest.mark.parametrize(("length", "is_pace"), [([40, 40], True), ([2, 2], False), ([2, 80], True)])
+def test_waits_in_few_steps_count_in_the_mean_where_workers_set_the_pace(
+    length: Sequence[int], is_pace: bool
+) -> None:
+    steps = {0: waiting_steps([5, 5, 5, 77] * 10, 5)}
+    stalls = LongSteps(
+        part=RunPart.INPUT, num_steps=10, every=4, ns=720 * MS, ratio=0.78, longest_ns=72 * MS, longest_step=3
+    )
+    account = WholeRun(
+        wall_ns=920 * MS, parts=(), ranks=(), num_steps=40, training_ns=920 * MS, usual_step_ns=5 * MS,
+        samples_per_s=None, training_samples_per_s=None, long_steps=(stalls,),
+    )  # fmt: skip
+    mean = mean_input(steps, [], account, [read(loader(length))])
+    assert mean is not None and mean.is_uneven is is_pace
+    # A loader whose batches are ready in time has long waits for another reason: the finding of these steps.
+    assert mean.in_few is not is_pace
