@@ -1,7 +1,8 @@
 """Faults x moments x programs: what the training prints, returns and writes is what it is without perfscope.
 
 The faults are done by the program itself (tests/data/launch/fault_training.py), plain and recorded.
-A third of the cases is left to `make test`, the others to `make test-slow`; both print how many were equal.
+A third of the cases is left to `make test`, a sixth to `make test-slow`, the others to `make test-sweep`; each
+prints how many were equal.
 """
 
 from __future__ import annotations
@@ -62,7 +63,9 @@ def _cases() -> list[object]:
     for number, (fault, moment, thread) in enumerate(itertools.product(FAULTS, MOMENTS, (False, True))):
         for offset, framework in enumerate(PROGRAMS):
             sixth = (number + number // 6) % 6  # each goes through all faults, moments and both threads
-            marks = [] if (framework == "python") == (sixth != offset) else [pytest.mark.slow]
+            marks = []
+            if (framework == "python") != (sixth != offset):
+                marks.append(pytest.mark.slow if sixth in (offset, (offset + 1) % 6) else pytest.mark.sweep)
             if framework in ("torch", "ddp"):
                 marks.append(pytest.mark.torch)
             case = Case(fault, moment, framework, thread)
