@@ -1,7 +1,7 @@
 """Faults x moments x programs: what the training prints, returns and writes is what it is without perfscope.
 
 The faults are done by the program itself (tests/data/launch/fault_training.py), plain and recorded.
-A third of the cases is left to `make test`, a sixth to `make test-slow`, the others to `make test-sweep`; each
+A third of the cases is left to `make test`, a sixth to `make test-slow`, half to `make test-sweep`; each
 prints how many were equal.
 """
 
