@@ -121,7 +121,7 @@ def _match(
     ]
     clocks = fit_clocks(together, hosts)
     pairs = match_pairs(record.groups, hosts, clocks)
-    if pairs:  # they speak for hosts that no collective joins
+    if pairs:  # clocks of hosts that share no collective follow from them
         clocks = fit_clocks(
             together, hosts, [match for group_matches in pairs.values() for match in group_matches]
         )

@@ -217,7 +217,7 @@ def _unwatched(runs: Sequence[RunFigures]) -> tuple[str, ...]:
 
 
 def _unlike(base: Side, head: Side, lost: Sequence[ExcludedRun]) -> list[str]:
-    """Why runs that are left speak for less than they seem to."""
+    """Why the runs that are left support a weaker conclusion than their number suggests."""
     reasons = []
     for side, runs in ((BASE, base), (HEAD, head)):
         failures = [

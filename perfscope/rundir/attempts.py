@@ -1,4 +1,4 @@
-"""Which directory speaks for a rank when several processes claimed it. Light.
+"""Which directory is used for a rank when several processes claimed it. Light.
 
 `ranks/<rank>` is the first process that claimed a rank, `ranks/<rank>.<k>` the k-th after it: an elastic
 restart, or trainings one after the other in one script. Figures of two attempts do not add up, so one is

@@ -86,7 +86,7 @@ def fit_clocks(
         synchronizing: (window, calls) of SYNCHRONIZING collectives, times on each host's own clock.
         hosts: rank -> host.
         pairs: (window, calls) of point-to-point calls, the sender in row 0, the receiver in row 1; they
-            speak for hosts that share no synchronizing collective.
+            connect hosts that share no synchronizing collective.
     """
     names = sorted(set(hosts.values()))
     if len(names) < 2:

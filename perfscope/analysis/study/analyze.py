@@ -66,7 +66,7 @@ _REASONS = 3  # why runs are left out, that are listed
 
 
 class _View(Struct, frozen=True, kw_only=True):
-    """One comparison, with what it says about the runs; or several of them together."""
+    """One comparison, with its conclusion about the runs; or several of them together."""
 
     scaling: ScalingStudy | None = None
     schemes: tuple[SchemeStudy, ...] = ()

@@ -245,7 +245,7 @@ class ScalingFit(Struct, frozen=True, kw_only=True):
     parameters: tuple[FitParameter, ...] = ()
     curve: tuple[FitCurvePoint, ...] = ()
     error_ratio: float | None = None  # SMAPE of the fit over the points
-    sentence: str = ""  # what it says, in words
+    sentence: str = ""  # the conclusion, in words
     refused: str = ""
 
 

@@ -92,9 +92,9 @@ def command(
 ) -> None:
     """Train the same CNNs in several frameworks, on several numbers of processes.
 
-    All start from the same weights and see the same samples in the same order, in float32. Losses are held
-    against torch's on as many processes before speeds are. What is not installed is left out, with the
-    reason. A comparison that was interrupted goes on where it was when the same command is given again.
+    All start from the same weights and see the same samples in the same order, in float32. Losses are
+    compared with torch's on as many processes before speeds are compared. What is not installed is left out,
+    with the reason. A comparison that was interrupted continues when the same command is given again.
 
     \b
     Examples:

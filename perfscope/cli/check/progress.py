@@ -15,7 +15,7 @@ from perfscope.units import format_ns
 
 
 class PlainWatcher:
-    """One line per run, and one per pair with what it says (see gate.pairs.Watcher).
+    """One line per run, and one per pair with its result (see gate.pairs.Watcher).
 
     Args:
         planned: runs if none is repeated and nothing is settled early.

@@ -1,7 +1,7 @@
 """What the links of a host, or of several, carry: NUMA nodes, devices, TCP, collectives. Gives links.
 
 Measured in processes of their own, each within a limit: what has not ended by then is killed, and what it had
-printed is kept. Times of calls are kept as they are; whoever uses them fits latency and bandwidth.
+printed is kept. Times of calls are kept as they are; latency and bandwidth are fitted where they are used.
 """
 
 from __future__ import annotations

@@ -383,7 +383,7 @@ def size_of(leaf: Any) -> int:
 
 
 def weight(leaf: Any) -> int:
-    """Bytes that speak for a model's state: of floating-point arrays that are no scalars."""
+    """Bytes that count as a model's state: those of floating-point arrays that are not scalars."""
     floats = str(leaf.dtype).startswith(("float", "bfloat", "complex"))
     return size_of(leaf) if leaf.shape and floats else 0
 

@@ -384,7 +384,7 @@ def _ranks_of(torch: Any, group: Any) -> List[int]:
 
 
 def is_trial() -> bool:
-    """The module about to run is given a made-up micro-batch: a pipeline stage learns the shapes it sends."""
+    """The module about to run gets a trial micro-batch: a pipeline stage learns the shapes it sends."""
     return _called_from(_TRIALS) is not None
 
 

@@ -410,7 +410,7 @@ def _fits_table(series: ScalingSeries, suffix: str) -> Table | None:
             Column(key="formula", title="Formula", unit=Unit.CODE),
             Column(key="parameters", title="Parameters, 95 % interval", primary=True),
             Column(key="error", title="Error (SMAPE)", unit=Unit.RATIO, primary=True),
-            Column(key="sentence", title="What it says", primary=True),
+            Column(key="sentence", title="Conclusion", primary=True),
         ),
         rows=tuple(
             (

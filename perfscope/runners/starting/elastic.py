@@ -1,6 +1,6 @@
 """torchrun with short error output: `python -m perfscope.runners.starting.elastic [OPTIONS] -m MODULE ...`.
 
-Takes torchrun's options. Ranks speak for themselves. When one fails, one line says which, and this process
+Takes torchrun's options. Ranks print their own output. When one fails, one line says which, and this process
 ends with that rank's exit code (128+N for signal N). However it ends, SIGKILL included, no rank stays behind.
 """
 

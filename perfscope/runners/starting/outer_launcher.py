@@ -1,4 +1,4 @@
-"""The launcher that has started this process once per rank: srun, mpirun, torchrun. What it says of us."""
+"""The launcher that has started this process once per rank (srun, mpirun, torchrun), and what it states of it."""
 
 from __future__ import annotations
 
