@@ -1,4 +1,4 @@
-"""The launcher that has started this process once per rank (srun, mpirun, torchrun), and what it states of it."""
+"""The launcher that has started this process once per rank (srun, mpirun, torchrun), by its variables."""
 
 from __future__ import annotations
 
