@@ -1,8 +1,8 @@
 """Faults x moments x programs: what the training prints, returns and writes is what it is without perfscope.
 
 The faults are done by the program itself (tests/data/launch/fault_training.py), plain and recorded.
-A third of the cases is left to `make test`, a sixth to `make test-slow`, half to `make test-sweep`; each
-prints how many were equal.
+`make test` and `make test-slow` run some of the cases, `make test-sweep` the others; each prints how many
+were equal.
 """
 
 from __future__ import annotations
@@ -62,10 +62,11 @@ def _cases() -> list[object]:
     cases: list[object] = []
     for number, (fault, moment, thread) in enumerate(itertools.product(FAULTS, MOMENTS, (False, True))):
         for offset, framework in enumerate(PROGRAMS):
-            sixth = (number + number // 6) % 6  # each goes through all faults, moments and both threads
+            # Each number goes through all faults, moments and both threads, with every framework.
+            turn = (number + number // 11 - 3 * offset) % 11
             marks = []
-            if (framework == "python") != (sixth != offset):
-                marks.append(pytest.mark.slow if sixth in (offset, (offset + 1) % 6) else pytest.mark.sweep)
+            if turn % 2 if framework == "python" else turn:
+                marks.append(pytest.mark.slow if framework == "python" or turn <= 2 else pytest.mark.sweep)
             if framework in ("torch", "ddp"):
                 marks.append(pytest.mark.torch)
             case = Case(fault, moment, framework, thread)
