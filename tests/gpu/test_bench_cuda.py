@@ -77,3 +77,21 @@ def test_a_recorded_run_has_the_device_time_of_each_compiled_block(cuda: Any, tm
     blocks = {layer.layer: layer for layer in analysis.layers if layer.module_type == "TransformerBlock"}
     assert len(blocks) >= 2
     assert all(layer.forward_ns > 0 and layer.backward_ns > 0 for layer in blocks.values())
+
+
+def test_a_framework_trains_on_the_gpu_as_on_the_cpu(tmp_path: Path, cuda: Any) -> None:
+    losses = {}
+    for device in ("cpu", "cuda"):
+        words = [*("--model", "lenet"), *("--steps", "20"), "--device", device, "-o", str(tmp_path / device)]
+        done = subprocess.run(
+            [sys.executable, "-m", "perfscope", "bench", "run", "--framework", "torch", *words],
+            env={**os.environ, **ONE_GPU, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            timeout=240,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        record = json.loads((tmp_path / device / "ranks" / "0" / "bench.json").read_text())
+        losses[device] = record["losses"]
+    assert losses["cuda"] == pytest.approx(losses["cpu"], rel=0.02)  # TF32 and other orders of sums

@@ -20,6 +20,7 @@ from perfscope.cli.run_options import probe_options
 from perfscope.errors import UsageError
 from perfscope.launch.environment import ProbeOptions
 from perfscope.launch.session import RunRequest, say
+from perfscope.messages.lists import counted
 from perfscope.rundir.layout import ENV_RUN_DIR
 
 if TYPE_CHECKING:
@@ -38,12 +39,32 @@ def planned_run(framework: str, settings: Mapping[str, Any]) -> FrameworkRun:
     from perfscope.runners.frameworks.request import framework_run
     from perfscope.runners.models.registry import find_model
 
-    return framework_run(
+    run = framework_run(
         find_framework(framework),
         settings,
         default_learning_rate=lambda model: find_model(model).learning_rate,
         threads=lambda ranks: default_threads(ranks, os.environ),
     )
+    _check_devices(run)
+    return run
+
+
+def _check_devices(run: FrameworkRun) -> None:
+    from perfscope.runners.frameworks.request import CUDA
+
+    if run.device != CUDA:
+        return
+    from perfscope.collectors.context import Context
+    from perfscope.collectors.gpu.registry import num_visible
+    from perfscope.runners.config import BenchError
+
+    num = num_visible(Context(), os.environ)
+    if num is not None and num < run.config.num_ranks:
+        have = counted(num, "GPU") + (" is" if num == 1 else " are")
+        raise BenchError(
+            f"--device cuda needs a GPU for each rank, and {have} visible here for "
+            f"{counted(run.config.num_ranks, 'rank')}; use --device cpu, or fewer --ranks"
+        )
 
 
 def run_framework(framework: str, asked: RecordingOptions, *, python: str | None, env: str | None) -> int:
@@ -106,7 +127,7 @@ def describe(run: FrameworkRun, interpreter: Interpreter | None) -> dict[str, An
     )
     return {
         "framework": run.framework.name,
-        "how": run.framework.summary,
+        "how": run.summary,
         "retired": run.framework.retired,
         **of_python,
         **run.settings,
@@ -127,6 +148,8 @@ def _refuse_outer() -> None:
 
 def _command(run: FrameworkRun, interpreter: Interpreter, config: Path) -> tuple[str, ...]:
     from perfscope.runners.frameworks.preparation import OTHERS_ENDED
+    from perfscope.runners.frameworks.rendezvous import devices_of
+    from perfscope.runners.frameworks.request import CUDA
 
     job = {
         "meeting": run.framework.meeting,
@@ -135,6 +158,7 @@ def _command(run: FrameworkRun, interpreter: Interpreter, config: Path) -> tuple
         "config": str(config),
         "size": run.config.num_ranks,
         "threads": run.config.threads,
+        "devices": devices_of(run.config.num_ranks, os.environ) if run.device == CUDA else (),
         "others_ended": str(config.with_name(OTHERS_ENDED)),
     }
     return (sys.executable, "-m", _START, json.dumps(job, separators=(",", ":")))

@@ -51,6 +51,13 @@ _CELL_TIMEOUT_S = 600.0
     "--threads", type=int, metavar="N", help="Of each process.  [default: cores / the most processes]"
 )
 @click.option(
+    "--device",
+    type=click.Choice(["cpu", "cuda"]),
+    default="cpu",
+    show_default=True,
+    help="cuda: a GPU for each process.",
+)
+@click.option(
     "--python",
     "pythons",
     multiple=True,

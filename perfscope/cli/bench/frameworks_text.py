@@ -22,7 +22,7 @@ def plan_lines(run: FrameworkRun, interpreter: Interpreter) -> list[str]:
     retired = f"; {run.framework.retired}" if run.framework.retired else ""
     version = f" {interpreter.version}" if interpreter.version else ""
     return [
-        f"{run.framework.name}: {run.framework.summary}{retired}",
+        f"{run.framework.name}: {run.summary}{retired}",
         "",
         f"  framework  {run.framework.name}{version} on Python {interpreter.python} ({interpreter.path})",
         f"  model      {config.model}, float32, input {'x'.join(map(str, config.input_shape))}, "

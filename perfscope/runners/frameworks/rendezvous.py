@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 HOST = "127.0.0.1"
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
 QUIET = {"TF_CPP_MIN_LOG_LEVEL": "2", "GRPC_VERBOSITY": "ERROR"}  # unless the user wants to hear more
 
 
@@ -39,6 +40,7 @@ class Start:
         program, config: its first and second word.
         size: processes that train.
         threads: of each.
+        devices: of each rank, the GPU that it alone sees, as CUDA_VISIBLE_DEVICES names it; () = CPUs only.
     """
 
     python: str
@@ -46,6 +48,7 @@ class Start:
     config: str
     size: int
     threads: int
+    devices: tuple[str, ...] = ()
 
     @property
     def command(self) -> tuple[str, ...]:
@@ -58,17 +61,31 @@ def tasks_of(meeting: str, start: Start) -> tuple[RankProcess, ...]:
     return MEETINGS[meeting](start)
 
 
-def common_environment(threads: int) -> dict[str, str]:
-    """For every process: one machine, CPU only, so many threads."""
+def common_environment(start: Start) -> dict[str, str]:
+    """For every process: one machine, so many threads, CPUs only or the GPUs of the ranks."""
+    threads = str(start.threads)
     return {
-        "OMP_NUM_THREADS": str(threads),
-        "MKL_NUM_THREADS": str(threads),
-        "OPENBLAS_NUM_THREADS": str(threads),
-        "NPROC": str(threads),  # XLA's CPU client makes as many threads
-        "CUDA_VISIBLE_DEVICES": "",
-        "JAX_PLATFORMS": "cpu",
+        "OMP_NUM_THREADS": threads,
+        "MKL_NUM_THREADS": threads,
+        "OPENBLAS_NUM_THREADS": threads,
+        "NPROC": threads,  # XLA's CPU client makes as many threads
+        _VISIBLE: ",".join(start.devices),
+        "JAX_PLATFORMS": "cuda" if start.devices else "cpu",
         "GLOO_SOCKET_IFNAME": "lo",
+        "NCCL_SOCKET_IFNAME": "lo",
     }
+
+
+def devices_of(num_ranks: int, environment: Mapping[str, str]) -> tuple[str, ...]:
+    """The GPU of each rank: the first ones that this process may use, as it would name them.
+
+    Args:
+        num_ranks: of the run; at least as many GPUs must be visible.
+        environment: of this process.
+    """
+    visible = environment.get(_VISIBLE, "")
+    names = [name.strip() for name in visible.split(",") if name.strip()]
+    return tuple((names or [str(index) for index in range(num_ranks)])[:num_ranks])
 
 
 def free_ports(num: int) -> list[int]:
@@ -140,6 +157,7 @@ def _ranks(start: Start, variables_of: Callable[[int], Mapping[str, str]]) -> tu
                 "WORLD_SIZE": str(start.size),
                 "LOCAL_RANK": str(rank),
                 "LOCAL_WORLD_SIZE": str(start.size),
+                **({_VISIBLE: start.devices[rank]} if start.devices else {}),
                 **variables_of(rank),
             },
         )

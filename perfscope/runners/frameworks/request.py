@@ -13,8 +13,12 @@ from perfscope.runners.frameworks.registry import Framework
 from perfscope.runners.sweep.settings import config_of
 
 # Settings that every framework's program reads; the others belong to parallel schemes.
-READ = ("model", "ranks", "batch", "steps", "input", "classes", "lr", "momentum", "seed", "data", "threads")
-_FORBIDDEN_VALUES = {"dtype": ("float32",), "device": ("auto", "cpu"), "dropout": (0, 0.0)}
+READ = (
+    *("model", "ranks", "batch", "steps", "input", "classes", "lr", "momentum", "seed", "data", "threads"),
+    "device",
+)
+_FORBIDDEN_VALUES = {"dtype": ("float32",), "dropout": (0, 0.0)}
+CPU, CUDA = "cpu", "cuda"
 # Not a scheme of ours: each framework's own data parallel training. The name only fills the config.
 _SCHEME = "dp.ddp"
 
@@ -30,6 +34,18 @@ class FrameworkRun:
 
     framework: Framework
     config: BenchConfig
+
+    @property
+    def device(self) -> str:
+        """CPU or CUDA: what is not chosen is the CPU, where all frameworks train alike."""
+        return CUDA if self.config.device == CUDA else CPU
+
+    @property
+    def summary(self) -> str:
+        """How the framework trains on this device."""
+        return (
+            self.framework.summary.replace("gloo", "NCCL") if self.device == CUDA else self.framework.summary
+        )
 
     @property
     def labels(self) -> dict[str, str]:
@@ -54,6 +70,7 @@ class FrameworkRun:
             "seed": config.seed,
             "data": config.data,
             "threads": config.threads,
+            "device": self.device,
         }
 
     @property

@@ -1,6 +1,7 @@
 """Starts a framework run's processes here: `python -m perfscope.runners.frameworks.start JOB_JSON`.
 
-JOB_JSON: {"meeting", "python", "program", "config", "size", "threads", "others_ended"}, see rendezvous.Start.
+JOB_JSON: {"meeting", "python", "program", "config", "size", "threads", "devices", "others_ended"}, see
+rendezvous.Start.
 However this process ends, SIGKILL included, no process of the run stays behind.
 """
 
@@ -26,7 +27,8 @@ def main(arguments: Sequence[str]) -> int:
     try:
         (text,) = arguments
         job: dict[str, Any] = json.loads(text)
-        start = Start(**{name: job[name] for name in ("python", "program", "config", "size", "threads")})
+        words = {name: job[name] for name in ("python", "program", "config", "size", "threads")}
+        start = Start(**words, devices=tuple(job["devices"]))
         meeting, others_ended = str(job["meeting"]), Path(job["others_ended"])
     except (ValueError, KeyError, TypeError) as error:
         say(f"give one argument, the job as JSON ({type(error).__name__}: {error})")
@@ -35,7 +37,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _run(meeting: str, start: Start, others_ended: Path, mask: frozenset[int]) -> int:
-    environment = {**QUIET, **_kept(os.environ), **common_environment(start.threads)}
+    environment = {**QUIET, **_kept(os.environ), **common_environment(start)}
     processes = Processes(tasks_of(meeting, start), environment, mask, others_ended)
     parent = os.getppid()
     processes.start()

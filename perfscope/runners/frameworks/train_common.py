@@ -36,6 +36,7 @@ class CellProcess:
         share: samples of one for this process.
         learning_rate, momentum: of plain SGD.
         num_classes, input_shape, threads: as they say.
+        device: "cpu", or "cuda": the only GPU that this process sees, but for Horovod's, which see all.
     """
 
     def __init__(self, path: str) -> None:
@@ -52,6 +53,7 @@ class CellProcess:
         self.num_classes: int = config["num_classes"]
         self.input_shape: tuple[int, ...] = tuple(config["input_shape"])
         self.threads: int = config["threads"]
+        self.device: str = config["device"]
         self._config = config
         self._inputs = np.load(config["inputs"], mmap_mode="r")
         self._labels = np.load(config["labels"])

@@ -24,6 +24,9 @@ def train(cell: CellProcess) -> None:
     torch.set_num_threads(cell.threads)
     model = build(cell.layers)
     load(model, cell.weights())
+    if cell.device == "cuda":
+        torch.cuda.set_device(hvd.local_rank())
+    model.to(cell.device)
     optimizer = hvd.DistributedOptimizer(
         torch.optim.SGD(model.parameters(), lr=cell.learning_rate, momentum=cell.momentum),
         named_parameters=model.named_parameters(),
@@ -34,7 +37,8 @@ def train(cell: CellProcess) -> None:
     cell.begin()
     for inputs, labels in cell.batches():
         optimizer.zero_grad()
-        loss = cross_entropy(model(torch.from_numpy(inputs)), torch.from_numpy(labels).long())
+        images = torch.from_numpy(inputs).to(cell.device)
+        loss = cross_entropy(model(images), torch.from_numpy(labels).long().to(cell.device))
         loss.backward()
         optimizer.step()
         cell.step_done(loss.item())

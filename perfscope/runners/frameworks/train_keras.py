@@ -191,18 +191,19 @@ def _train_ddp(cell: CellProcess) -> None:
     import torch.distributed as dist
 
     if TYPE_CHECKING:
-        from perfscope.runners.frameworks.train_torch import data_parallel
+        from perfscope.runners.frameworks.train_torch import backend_of, data_parallel
     else:
-        from train_torch import data_parallel
+        from train_torch import backend_of, data_parallel
 
-    dist.init_process_group("gloo")
+    dist.init_process_group(backend_of(cell.device))
     model = data_parallel(build(cell))
     loss_of = _cross_entropy()
     optimizer = torch.optim.SGD(model.parameters(), lr=cell.learning_rate, momentum=cell.momentum)
     cell.begin()
     for inputs, labels in cell.batches():
         optimizer.zero_grad()
-        loss = loss_of(torch.from_numpy(labels), model(torch.from_numpy(inputs), training=True))
+        images = torch.from_numpy(inputs).to(cell.device)
+        loss = loss_of(torch.from_numpy(labels).to(cell.device), model(images, training=True))
         loss.backward()
         optimizer.step()
         cell.step_done(loss.item())

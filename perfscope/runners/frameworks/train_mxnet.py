@@ -99,7 +99,8 @@ def train(cell: CellProcess) -> None:
     """The whole training."""
     builder = Builder()
     net = builder.network(cell.layers)
-    net.initialize(mx.init.Zero(), ctx=mx.cpu())
+    context = mx.gpu() if cell.device == "cuda" else mx.cpu()
+    net.initialize(mx.init.Zero(), ctx=context)
     for name, value in cell.weights().items():
         builder.params[name].set_data(mx.nd.array(value))
     net.hybridize()
@@ -111,7 +112,8 @@ def train(cell: CellProcess) -> None:
     cell.begin()
     for inputs, labels in cell.batches():
         with autograd.record():
-            losses = loss_of(net(mx.nd.array(inputs)), mx.nd.array(labels))  # one per sample
+            logits = net(mx.nd.array(inputs, ctx=context))
+            losses = loss_of(logits, mx.nd.array(labels, ctx=context))  # one per sample
         losses.backward()  # their sum: `step` divides by the samples of all workers
         trainer.step(cell.batch)
         loss = losses.mean()

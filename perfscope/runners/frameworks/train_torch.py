@@ -1,4 +1,4 @@
-"""The CNN in PyTorch: `python train_torch.py CONFIG.json`. Several processes: DDP over gloo."""
+"""The CNN in PyTorch: `python train_torch.py CONFIG.json`. Several processes: DDP over gloo, on GPUs NCCL."""
 
 from __future__ import annotations
 
@@ -91,20 +91,27 @@ def data_parallel(model: nn.Module) -> nn.Module:
     return kind(model, **{option: False})
 
 
+def backend_of(device: str) -> str:
+    """Of torch.distributed, for gradients on this device."""
+    return "nccl" if device == "cuda" else "gloo"
+
+
 def train(cell: CellProcess) -> None:
     """The whole training."""
     torch.set_num_threads(cell.threads)
     model: nn.Module = build(cell.layers)
     load(model, cell.weights())
+    model.to(cell.device)
     if cell.size > 1:
-        dist.init_process_group("gloo")
+        dist.init_process_group(backend_of(cell.device))
         model = data_parallel(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=cell.learning_rate, momentum=cell.momentum)
     cell.tell(version=torch.__version__)
     cell.begin()
     for inputs, labels in cell.batches():
         optimizer.zero_grad()
-        loss = cross_entropy(model(torch.from_numpy(inputs)), torch.from_numpy(labels).long())
+        images = torch.from_numpy(inputs).to(cell.device)
+        loss = cross_entropy(model(images), torch.from_numpy(labels).long().to(cell.device))
         loss.backward()
         optimizer.step()
         cell.step_done(loss.item())

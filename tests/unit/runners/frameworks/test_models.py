@@ -5,8 +5,10 @@ from __future__ import annotations
 import ast
 import json
 import math
+import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +24,19 @@ from perfscope.analysis.study.parity import (
     mean_losses,
     parity,
 )
+from perfscope.cli.bench.framework import planned_run
+from perfscope.collectors.context import Context
+from perfscope.collectors.gpu.registry import num_visible
 from perfscope.runners.config import BenchError
 from perfscope.runners.frameworks import layouts
 from perfscope.runners.frameworks.registry import FRAMEWORKS, NAMES, find_framework
-from perfscope.runners.frameworks.rendezvous import Start, free_ports, tasks_of
+from perfscope.runners.frameworks.rendezvous import (
+    Start,
+    common_environment,
+    devices_of,
+    free_ports,
+    tasks_of,
+)
 from perfscope.runners.frameworks.request import FrameworkRun, framework_run
 from perfscope.runners.frameworks.train_common import CellProcess, main
 from perfscope.vocabulary.frameworks import REFERENCE
@@ -127,6 +138,7 @@ def write_config(folder: Path, **changes: Any) -> Path:
         "num_classes": 2,
         "input_shape": [3, 1, 1],
         "threads": 1,
+        "device": "cpu",
         "inputs": str(folder / "inputs.npy"),
         "labels": str(folder / "labels.npy"),
         "weights": str(folder / "weights.npz"),
@@ -230,7 +242,6 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "period": ({"period": 3}, "--period belongs to parallel schemes"),
     "float64": ({"dtype": "float64"}, "--dtype can only be float32"),
     "dropout": ({"dropout": 0.5}, "--dropout can only be 0"),
-    "cuda": ({"device": "cuda"}, "--device can only be cpu"),
     "uneven batch": ({"batch": 7, "ranks": 2}, "cannot be cut into 2 equal parts"),
     "no steps": ({"steps": 0}, "steps: must be a whole number from 1"),
     "lr rule": ({"lr_rule": "linear"}, "--lr-rule belongs to parallel schemes"),
@@ -264,6 +275,31 @@ def test_unknown_frameworks_name_the_nearest() -> None:
 
 def start(size: int) -> Start:
     return Start(python="/venv/bin/python", program="train.py", config="config.json", size=size, threads=1)
+
+
+def test_on_gpus_each_rank_sees_its_own_of_those_that_are_visible() -> None:
+    devices = devices_of(2, {"CUDA_VISIBLE_DEVICES": "GPU-aa, GPU-bb,GPU-cc"})
+    assert devices == ("GPU-aa", "GPU-bb") and devices_of(2, {}) == ("0", "1")
+    on_gpus = replace(start(2), devices=devices)
+    for name in ("torch", "tensorflow", "jax", "mxnet"):
+        ranks = [task for task in tasks_of(name, on_gpus) if task.rank is not None]
+        assert [task.environment["CUDA_VISIBLE_DEVICES"] for task in ranks] == ["GPU-aa", "GPU-bb"]
+    common = common_environment(on_gpus)
+    assert (common["CUDA_VISIBLE_DEVICES"], common["JAX_PLATFORMS"]) == ("GPU-aa,GPU-bb", "cuda")
+    common = common_environment(start(2))
+    assert (common["CUDA_VISIBLE_DEVICES"], common["JAX_PLATFORMS"]) == ("", "cpu")
+
+
+def test_a_run_on_gpus_is_another_run_and_says_how_it_communicates() -> None:
+    on_gpu, on_cpu = request("torch", device="cuda"), request("torch", device="auto")
+    assert (on_gpu.device, on_cpu.device) == ("cuda", "cpu") and on_gpu.digest != on_cpu.digest
+    assert "NCCL" in on_gpu.summary and "gloo" in on_cpu.summary
+
+
+@pytest.mark.skipif(bool(num_visible(Context(), os.environ)), reason="this machine has GPUs")
+def test_gpus_that_are_not_there_are_one_line_before_anything_starts() -> None:
+    with pytest.raises(BenchError, match=r"^--device cuda needs .*, and 0 GPUs are visible here for 2 ranks"):
+        planned_run("torch", {"device": "cuda", "ranks": 2})
 
 
 def test_every_process_is_told_its_rank_in_the_words_of_the_probe() -> None:
