@@ -149,6 +149,7 @@ def test_a_process_that_fails_ends_the_others_and_is_told(tmp_path: Path) -> Non
         "config": "-",
         "size": 2,
         "threads": 1,
+        "devices": [],
         "others_ended": str(tmp_path / "others-ended"),
     }
     command = [sys.executable, "-m", "perfscope.runners.frameworks.start", json.dumps(job)]
