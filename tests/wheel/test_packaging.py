@@ -71,6 +71,43 @@ def test_containers_install_what_is_hashed_and_files_that_exist() -> None:
     assert {one for one in copied if one not in docker} == set()
 
 
+CONDA_NAMES = {"typst-py": "typst"}
+
+
+def minimum(requirement: str) -> tuple[str, str]:
+    """(package, least version) of "NAME>=1,<2; marker" or of conda's "name >=1,<2"."""
+    found = re.match(r"([\w.-]+) ?>=([\d.]+)", requirement)
+    assert found is not None, requirement
+    return name_of(found[1]), found[2]
+
+
+def test_the_conda_recipe_has_the_dependencies_of_the_project() -> None:
+    recipe = yaml.safe_load((ROOT / "packaging" / "conda" / "recipe.yaml").read_text(encoding="utf-8"))
+    assert recipe["context"]["version"] == perfscope.__version__
+    assert recipe["about"]["license"] == PROJECT["license"]
+    assert recipe["build"]["python"]["entry_points"] == ["perfscope = " + PROJECT["scripts"]["perfscope"]]
+    needed = dict(minimum(line) for line in recipe["requirements"]["run"])
+    assert needed.pop("python") == PROJECT["requires-python"].removeprefix(">=")
+    needed = {CONDA_NAMES.get(name, name): version for name, version in needed.items()}
+    assert needed == dict(minimum(line) for line in PROJECT["dependencies"])
+
+
+def test_the_spack_recipe_has_the_dependencies_of_the_project() -> None:
+    folder = ROOT / "packaging" / "spack" / "packages"
+    text = (folder / "py_perfscope_hpc" / "package.py").read_text(encoding="utf-8")
+    compile(text, "package.py", "exec")
+    assert f'version("{perfscope.__version__}")' in text and f'license("{PROJECT["license"]}")' in text
+    always = [line for line in text.splitlines() if "depends_on(" in line and 'when="+' not in line]
+    depended = [re.findall(r'depends_on\("([\w-]+)@([\d.]+)', line)[0] for line in always]
+    needed = {name.removeprefix("py-"): version for name, version in depended}
+    assert (needed.pop("python"), needed.pop("setuptools")) == ("3.10", "77")
+    assert needed == dict(minimum(line) for line in PROJECT["dependencies"])
+    for name in ("junitparser", "typst"):  # these Spack does not have
+        other = (folder / f"py_{name}" / "package.py").read_text(encoding="utf-8")
+        compile(other, "package.py", "exec")
+        assert f'version("{pins("constraints.txt")[name]}"' in other
+
+
 def test_the_workflow_calls_what_must_pass() -> None:
     workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8"))
     assert workflow["permissions"] == {"contents": "read"}

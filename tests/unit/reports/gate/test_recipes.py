@@ -57,6 +57,17 @@ def blocks(language: str) -> list[str]:
     return [text for found, text in BLOCK.findall(DOCUMENT) if found == language]
 
 
+def jenkins() -> str:
+    (text,) = blocks("groovy")
+    return text
+
+
+def jenkins_scripts() -> list[str]:
+    """Shell of every `sh` step."""
+    several = re.findall(r"'''(.*?)'''", jenkins(), re.DOTALL)
+    return [*several, *re.findall(r"\bsh '([^'\n]+)'", jenkins())]
+
+
 def shell_texts() -> list[str]:
     """Every piece of the document that is meant for a shell, inline code included."""
     prose = BLOCK.sub("", DOCUMENT)
@@ -64,6 +75,7 @@ def shell_texts() -> list[str]:
     return [
         *(text for one in blocks("yaml") for text in scripts(yaml.safe_load(one))),
         *blocks("bash"),
+        *jenkins_scripts(),
         *inline,
     ]
 
@@ -149,6 +161,15 @@ def test_an_option_that_there_is_not_would_be_found() -> None:
         parsed(["perfscope", "check", "--pears", "8", "--", "python"])
     with pytest.raises(click.BadParameter):
         parsed(["perfscope", "check", "--pairs", "many", "--", "python"])
+
+
+@pytest.mark.parametrize("code", EXIT_CODES)
+def test_jenkins_keeps_the_code_and_calls_an_undecided_check_unstable(code: int, shell: Shell) -> None:
+    (script,) = [text for text in jenkins_scripts() if "perfscope check" in text]
+    done = shell.run(script.replace(". .venv/bin/activate", ":"), {"CHANGE_TARGET": "main"}, code)
+    assert done.returncode == code
+    assert f"if (code == {Outcome.INCONCLUSIVE.value}) {{\n            unstable(" in jenkins()
+    assert jenkins().count("{") == jenkins().count("}")
 
 
 @pytest.mark.parametrize("code", EXIT_CODES)
