@@ -7,13 +7,17 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from perfscope.messages.lists import counted
-from perfscope.units import format_bytes, format_ratio
+from perfscope.units import format_bytes, format_rate, format_ratio
 
 _SHOWN = 4
 LOWER_BOUNDS = (
     "Not measured. Steps are lower bounds at the given rates, and the order is by these lower bounds: real "
     "steps took up to 3.3 times as long on a GPU and up to 13 times on busy CPUs, and the factor differs "
     "from way to way. --verify measures the first ones."
+)
+PREDICTIONS = (
+    "Predicted from a short training of the model on this machine; the ways themselves were not run. "
+    "--verify measures the first ones."
 )
 UNVERIFIED_MEMORY = (
     "?: memory of meshes of several axes is not verified in general; in the eight that were tried on 4 "
@@ -72,5 +76,30 @@ def excluded_by_scheme(excluded: Sequence[_Excluded]) -> list[str]:
 
 
 def verified_order(agreement: float, num: int) -> str:
-    """How far the measured order is that of the lower bounds."""
-    return f"order: {format_ratio(agreement, 0)} of the pairs among {num} as by the lower bounds"
+    """How far the measured order is the computed one."""
+    return f"order: {format_ratio(agreement, 0)} of the pairs among {num} as computed"
+
+
+def calibrated(copies: Sequence[int], batches: Sequence[int], threads: int) -> str:
+    """What was trained for a plan, and how."""
+    return (
+        f"work: a serial training of the model on this machine, timed block by block in "
+        f"{' and '.join(map(str, copies))} {'copy' if list(copies) == [1] else 'copies'} at the same time, "
+        f"one per rank of a host, at {', '.join(map(str, batches))} samples with "
+        f"{counted(threads, 'thread')} each; meshes divide it as the rates below divide their operators"
+    )
+
+
+def not_calibrated(copies: int) -> str:
+    """Why steps are lower bounds though the rates are this machine's."""
+    return (
+        f"no calibration: {counted(copies, 'copy', 'copies')} of the model cannot be trained on this machine "
+        f"in its memory and within a few seconds per step; steps are lower bounds"
+    )
+
+
+def links_from(latency_s: float, bytes_per_s: float | None, *, is_kept: bool) -> str:
+    """Where the links inside a host are from."""
+    rate = "" if bytes_per_s is None else f", {format_rate(bytes_per_s)}"
+    source = "perfscope doctor --links" if is_kept else "the calibration's own all-reduces"
+    return f"links inside a host: {latency_s * 1e6:.0f} µs per message{rate}, measured by {source}"

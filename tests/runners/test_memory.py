@@ -7,9 +7,10 @@ import pytest
 from perfscope.runners.config import BenchConfig
 from perfscope.runners.job import Job
 from perfscope.runners.learning.evaluation import samples_at_once
-from perfscope.runners.memory.footprint import Pace, footprint, pass_times
+from perfscope.runners.memory.footprint import footprint
 from perfscope.runners.memory.tape import record_tape
 from perfscope.runners.planning import plan
+from perfscope.runners.plans.work import Pace, pass_times
 from tests.runners.memory_cases import memory_config
 from tests.runners.ranks import run_ranks
 

@@ -43,8 +43,10 @@ class Candidate(Struct, frozen=True, kw_only=True):
         microbatches: that a rank's samples are divided into (of a pipeline, or accumulated).
         dtype: float32, bfloat16 ...
         checkpointing: whether activations are computed again.
-        stages: of its pipeline; 1: none.
+        stages: of its pipeline, in ranks; 1: none.
+        schedule: of its pipeline, one of bench run's --pipeline; "": none.
         forward_s, backward_s, update_s: of the slowest rank's own work, per step.
+        alone_s: its two passes if no more ranks than cores computed at the same time; None: as they are.
         transfer_s: of its communication, if nothing hides it.
         overlaps: whether its library communicates during the backward pass.
         flops: of the model itself, per step: three times the forward pass.
@@ -59,9 +61,11 @@ class Candidate(Struct, frozen=True, kw_only=True):
     dtype: str
     checkpointing: bool
     stages: int
+    schedule: str = ""
     forward_s: float
     backward_s: float
     update_s: float
+    alone_s: float | None = None
     transfer_s: float
     overlaps: bool
     flops: float
@@ -87,25 +91,50 @@ class Excluded(Struct, frozen=True, kw_only=True):
     reason: str = ""
 
 
+class Basis(str, Enum):
+    """What steps follow from."""
+
+    CALIBRATED = "calibrated"  # a short training of the model here: a prediction
+    RATES = "rates"  # FLOP/s and bytes/s: a lower bound
+
+
 class Planned(Struct, frozen=True, kw_only=True):
-    """A candidate with its predicted figures; none of them is measured.
+    """A candidate with its computed figures; none of them is measured.
 
     Attributes:
         candidate: see Candidate.
-        min_step_s: lower bound of the step.
-        min_sample_s: min_step_s / batch.
-        compute_ratio, communication_ratio, bubble_ratio: parts of min_step_s; they add up to 1.
-        max_efficiency: the model's own FLOP/s over those of all its ranks, in a step of min_step_s.
-        min_cost: of a million samples in such steps; None without a price.
+        basis: what its times follow from; lower bounds where RATES.
+        step_s: of a step.
+        sample_s: step_s / batch.
+        compute_ratio, communication_ratio, bubble_ratio: parts of step_s; they add up to 1.
+        efficiency: the model's own FLOP/s over those of all its ranks, in a step of step_s.
+        cost: of a million samples in such steps; None without a price.
         is_pareto: nothing else is better in time, memory or cost without being worse in another of them.
     """
 
     candidate: Candidate
-    min_step_s: float
-    min_sample_s: float
+    basis: Basis
+    step_s: float
+    sample_s: float
     compute_ratio: float
     communication_ratio: float
     bubble_ratio: float
-    max_efficiency: float
-    min_cost: float | None = None
+    efficiency: float
+    cost: float | None = None
     is_pareto: bool = False
+
+
+class Trial(Struct, frozen=True, kw_only=True):
+    """A candidate that was trained for a few steps.
+
+    Attributes:
+        plan: computed for the machine that it was trained on.
+        measured_step_s: median step; None where it failed.
+        measured_to_computed: measured over computed step.
+        problem: a line about what went wrong or disturbed it, or "".
+    """
+
+    plan: Planned
+    measured_step_s: float | None
+    measured_to_computed: float | None
+    problem: str = ""

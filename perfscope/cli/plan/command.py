@@ -40,6 +40,11 @@ from perfscope.cli.output import print_result
     metavar="RATE",
     help="FLOP/s of a rank: 60T, or float32=60T,bfloat16=700T.  [default: this host's measured ceilings]",
 )
+@click.option(
+    "--calibrate/--no-calibrate",
+    default=True,
+    help="Train the model here for some seconds, to predict steps; not with --flops.  [default: calibrate]",
+)
 @click.option("--memory-bandwidth", metavar="RATE", help="Of a rank: 3.3TB/s.  [default: as --flops]")
 @click.option(
     "--network",

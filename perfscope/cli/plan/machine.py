@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from perfscope.analysis.plan.ceilings import bandwidth_of_rank, flops_of_rank
 from perfscope.errors import UsageError
-from perfscope.rundir.host_records import CeilingsRecord, MeasuredCeiling
+from perfscope.rundir.host_records import CeilingsRecord
 from perfscope.units import format_rate, format_si
-from perfscope.vocabulary.ceilings import CeilingKind
 
 if TYPE_CHECKING:
     from perfscope.runners.cluster.spec import ClusterSpec
-    from perfscope.runners.memory.footprint import Pace
+    from perfscope.runners.plans.work import Pace
 
 _RATE = re.compile(r"(\d+(?:\.\d+)?)\s*([kMGTP]?)(?:FLOPS?|FLOP/s)?", re.I)
 _BANDWIDTH = re.compile(r"(\d+(?:\.\d+)?)\s*([kMGTP]?)B(?:/s)?", re.I)
@@ -35,12 +35,16 @@ class Machine:
     Attributes:
         paces: dtype -> what one rank does in it.
         between, inside: links between hosts and inside one.
-        assumed: sentences that say where the figures are from.
+        inside_is_given: by --inside.
+        about_inside: where `inside` is from, a sentence.
+        assumed: sentences that say where the other figures are from.
     """
 
     paces: Mapping[str, Pace]
     between: Link
     inside: Link
+    inside_is_given: bool
+    about_inside: str
     assumed: tuple[str, ...]
 
 
@@ -106,10 +110,7 @@ def machine_of(
     """
     between, named = _between(spec, network)
     within = _link(inside or _INSIDE)
-    assumed = [
-        named,
-        f"links inside a host: {inside or _INSIDE}" + ("" if inside else ", assumed (--inside)"),
-    ]
+    assumed = [named]
     bandwidth = None if memory_bandwidth is None else parse_bandwidth(memory_bandwidth)
     if flops is not None:
         rates, operator = parse_flops(flops, dtypes), _DEVICE_OPERATOR_S
@@ -122,13 +123,20 @@ def machine_of(
         assumed.append("memory bandwidth is not known: only arithmetic counts (--memory-bandwidth)")
     else:
         assumed.append(f"each operator reads and writes its tensors at {format_rate(bandwidth)}")
-    from perfscope.runners.memory.footprint import Pace
+    from perfscope.runners.plans.work import Pace
 
     paces = {
         name: Pace(flops_per_s=rate, bytes_per_s=bandwidth, operator_s=operator)
         for name, rate in rates.items()
     }
-    return Machine(paces=paces, between=between, inside=within, assumed=tuple(assumed))
+    return Machine(
+        paces=paces,
+        between=between,
+        inside=within,
+        inside_is_given=inside is not None,
+        about_inside=f"links inside a host: {inside or _INSIDE}" + ("" if inside else ", assumed (--inside)"),
+        assumed=tuple(assumed),
+    )
 
 
 def _link(text: str) -> Link:
@@ -160,40 +168,16 @@ def _measured(dtypes: Sequence[str], sharing: int) -> tuple[dict[str, float], fl
     from perfscope.rundir.layout import host_name
 
     entries = msgspec.convert(read_or_measure(live_context(), host_name()), CeilingsRecord).entries
-    rates = {}
-    for name in dtypes:
-        best = _best(entries, (CeilingKind.DEVICE_GEMM, CeilingKind.GEMM), name)
-        if best is not None:
-            rates[name] = _per_rank(best, sharing)
+    measured = {name: flops_of_rank(entries, name, sharing) for name in dtypes}
+    rates = {name: rate for name, rate in measured.items() if rate is not None}
     if unknown := [name for name in dtypes if name not in rates]:
         raise UsageError(
             f"no FLOP/s in {' or '.join(unknown)} were measured on this host; give --flops, such as 60T, or "
             f"leave it out of --dtype"
         )
-    triad = _best(entries, (CeilingKind.DEVICE_COPY, CeilingKind.TRIAD), None)
     source = ", ".join(f"{format_si(rate, 'FLOP/s')} in {name}" for name, rate in rates.items())
     return (
         rates,
-        None if triad is None else _per_rank(triad, sharing),
+        bandwidth_of_rank(entries, sharing),
         f"a rank computes {source}: this host's measured ceilings over {sharing} ranks (--flops)",
     )
-
-
-def _best(
-    entries: Sequence[MeasuredCeiling], kinds: Sequence[str], dtype: str | None
-) -> MeasuredCeiling | None:
-    for kind in kinds:
-        matching = [
-            entry
-            for entry in entries
-            if entry.kind == kind and entry.node is None and entry.dtype in (dtype, None) and entry.value > 0
-        ]
-        if matching:
-            return max(matching, key=lambda entry: entry.value)
-    return None
-
-
-def _per_rank(entry: MeasuredCeiling, sharing: int) -> float:
-    """A device's figure is a rank's; a host's is that of all ranks on it."""
-    is_device = entry.kind in (CeilingKind.DEVICE_GEMM, CeilingKind.DEVICE_COPY)
-    return entry.value if is_device else entry.value / sharing

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
-from perfscope.analysis.plan.ranking import order_agreement, planned, ranked
-from perfscope.analysis.plan.records import Candidate, Excluded, Planned, Unfit
-from perfscope.cli.plan.candidates import Space, candidate, config_of_candidate, explore
+from perfscope.analysis.plan.ranking import planned, ranked
+from perfscope.analysis.plan.records import Basis, Candidate, Excluded, Planned, Trial, Unfit
+from perfscope.cli.plan.calibrating import Calibrated, calibrated_machine
+from perfscope.cli.plan.joining import explore, joined
 from perfscope.cli.plan.machine import Machine, machine_of, parse_size
 from perfscope.cli.plan.text import heading_of, plan_document, plan_text, verified_text
-from perfscope.cli.plan.verify import verify as verify_runs
 from perfscope.errors import UsageError
 from perfscope.messages.lists import counted
 from perfscope.messages.plan import excluded_by_scheme, no_fit
@@ -19,6 +19,8 @@ from perfscope.runners.cluster.spec import ClusterSpec, parse_cluster
 from perfscope.runners.config import DTYPES, BenchConfig
 from perfscope.runners.models.registry import find_model
 from perfscope.runners.planning import plan
+from perfscope.runners.plans.space import Space, Way, way_of
+from perfscope.runners.plans.trials import command_of, measured_step
 from perfscope.runners.sweep.settings import config_of
 
 _MOST_RANKS = 64
@@ -26,8 +28,7 @@ _FRONT = 6  # rows of the Pareto front in a terminal
 _BASE_ASSUMED = (
     "memory: what tensors hold, compared with real steps of serial runs and of one axis of 2 ranks; not "
     "counted are the framework itself, communication libraries, held-out samples and gaps of the allocator",
-    "layers are divided (tp, sp) inside one host only; at most three axes of a mesh exceed 1; pipelines run "
-    "1F1B",
+    "layers are divided (tp, sp) inside one host only; at most three axes of a mesh exceed 1",
 )
 
 
@@ -42,34 +43,39 @@ def make_plan(
     spec = _cluster(cluster)
     space = _space(model, spec, asked)
     machine = _machine(spec, space, asked, sharing=spec.ranks_per_host)
-    candidates, excluded = explore(space, machine)
-    if not candidates:
+    ways, excluded = explore(space)
+    if not ways:
         raise UsageError(_nothing(excluded, space))
-    plans = _ranked(candidates, machine, asked)
+    used = Calibrated(None, machine, "")
+    if asked["flops"] is None and asked["calibrate"]:
+        used = calibrated_machine(ways, space, machine)
+    choices = _ranked(ways, space, used, asked)
+    plans = [choice.plan for choice in choices]
     best, front = plans[:top], [option for option in plans if option.is_pareto]
     heading = {
         "model": model,
         "input_shape": list(space.like.input_shape),
         "cluster": str(spec),
         "device_memory_bytes": space.memory_limit,
-        "num_ways": len(candidates) + len(excluded),
-        "num_fit": len(candidates),
+        "num_ways": len(ways) + len(excluded),
+        "num_fit": len(ways),
+        "basis": best[0].basis.value,
     }
-    assumed = [*_assumed(space, asked), *machine.assumed]
-    rows, agreement = _verified(best[:verify], spec, space, asked) if verify else ([], None)
+    assumed = _assumed(space, used, asked)
+    trials = _verified(choices[:verify], spec, space, asked) if verify else []
     if as_json:
-        return plan_document({**heading, "order_agreement": agreement}, best, front, excluded, assumed, rows)
+        return plan_document(heading, best, front, excluded, assumed, trials)
     size = "x".join(map(str, space.like.input_shape))
     text = plan_text(
-        heading_of(model, size, str(spec), len(candidates) + len(excluded), len(candidates)),
+        heading_of(model, size, str(spec), len(ways) + len(excluded), len(ways)),
         best,
-        config_of_candidate(best[0].candidate, space),
+        command_of(choices[0].config),
         front[:_FRONT],
         excluded,
         assumed,
         space.memory_limit,
     )
-    return text + (verified_text(rows, agreement) if rows else "")
+    return text + (verified_text(trials) if trials else "")
 
 
 def _cluster(text: str) -> ClusterSpec:
@@ -153,22 +159,33 @@ def _nothing(excluded: Sequence[Excluded], space: Space) -> str:
     return "nothing can be planned: " + excluded_by_scheme(excluded)[0]
 
 
-def _ranked(
-    candidates: Sequence[Candidate], machine: Machine, asked: Mapping[str, Any]
-) -> tuple[Planned, ...]:
-    return ranked(
-        [
-            planned(
-                option, machine.paces[option.dtype].flops_per_s, asked["overlap"], asked["price_per_hour"]
-            )
-            for option in candidates
-        ]
+class _Chosen(NamedTuple):
+    plan: Planned
+    config: BenchConfig
+
+
+def _ranked(ways: Sequence[Way], space: Space, used: Calibrated, asked: Mapping[str, Any]) -> list[_Chosen]:
+    choices = [joined(way, space, used.machine, used.speeds) for way in ways]
+    order, front = ranked([_planned(choice.candidate, used, asked) for choice in choices])
+    return [_Chosen(plan, choices[index].config) for plan, index in zip(front, order, strict=True)]
+
+
+def _planned(candidate: Candidate, used: Calibrated, asked: Mapping[str, Any]) -> Planned:
+    return planned(
+        candidate,
+        Basis.RATES if used.speeds is None else Basis.CALIBRATED,
+        used.machine.paces[candidate.dtype].flops_per_s,
+        asked["overlap"],
+        asked["price_per_hour"],
     )
 
 
-def _assumed(space: Space, asked: Mapping[str, Any]) -> list[str]:
+def _assumed(space: Space, used: Calibrated, asked: Mapping[str, Any]) -> list[str]:
     hidden = asked["overlap"]
     return [
+        *((used.sentence,) if used.sentence else ()),
+        *used.machine.assumed,
+        used.machine.about_inside,
         *_BASE_ASSUMED,
         f"DDP and FSDP hide {100 * hidden:.0f} % of their communication, other schemes none (--overlap)",
         f"collectives as {space.backend} does them; no rank is late",
@@ -176,24 +193,29 @@ def _assumed(space: Space, asked: Mapping[str, Any]) -> list[str]:
 
 
 def _verified(
-    best: Sequence[Planned], spec: ClusterSpec, space: Space, asked: Mapping[str, Any]
-) -> tuple[list[dict[str, Any]], float | None]:
-    """Predicted again for this machine, whose cores all ranks share, and measured."""
-    configs: list[BenchConfig] = [config_of_candidate(option.candidate, space) for option in best]
-    space = replace(space, dtypes=tuple(dict.fromkeys(config.dtype for config in configs)))
-    here = _machine(spec, space, {**asked, "flops": None, "memory_bandwidth": None}, sharing=spec.num_ranks)
-    again = [
-        candidate(plan(config, writes=False), space, here, option.candidate.memory)
-        for config, option in zip(configs, best, strict=True)
-    ]
-    plans = [
-        planned(option, here.paces[option.dtype].flops_per_s, asked["overlap"], asked["price_per_hour"])
-        for option in again
-    ]
-    rows = verify_runs(plans, configs, str(spec) if spec.num_hosts > 1 else None)
-    measured = [row for row in rows if row["measured_step_s"] is not None]
-    agreement = order_agreement(
-        [row["min_step_s"] / row["batch"] for row in measured],
-        [row["measured_step_s"] / row["batch"] for row in measured],
+    chosen: Sequence[_Chosen], spec: ClusterSpec, space: Space, asked: Mapping[str, Any]
+) -> list[Trial]:
+    """Computed again for this machine, whose cores all ranks share, and measured."""
+    here = replace(
+        space,
+        ranks=tuple(sorted({choice.config.num_ranks for choice in chosen})),
+        dtypes=tuple(dict.fromkeys(choice.config.dtype for choice in chosen)),
+        backend="gloo",
+        like=replace(space.like, device="cpu"),
     )
-    return rows, agreement
+    machine = _machine(spec, here, {**asked, "flops": None, "memory_bandwidth": None}, sharing=spec.num_ranks)
+    ways = [way_of(choice.config, here) for choice in chosen]
+    used = calibrated_machine(ways, here, machine, on_one_host=True)
+    trials = []
+    for way in ways:
+        plan = _planned(joined(way, here, used.machine, used.speeds).candidate, used, asked)
+        measured, problem = measured_step(way.job.config, str(spec) if spec.num_hosts > 1 else None)
+        trials.append(
+            Trial(
+                plan=plan,
+                measured_step_s=measured,
+                measured_to_computed=None if measured is None else measured / plan.step_s,
+                problem=problem,
+            )
+        )
+    return trials

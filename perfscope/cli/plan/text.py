@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msgspec import to_builtins
 
 from perfscope import __version__
-from perfscope.analysis.plan.records import Candidate, Excluded, Planned, Unfit
+from perfscope.analysis.plan.ranking import order_agreement
+from perfscope.analysis.plan.records import Basis, Candidate, Excluded, Planned, Trial, Unfit
 from perfscope.cli.formatting import command_lines, number, table, wrapped
 from perfscope.messages.lists import counted
 from perfscope.messages.plan import (
     LOWER_BOUNDS,
+    PREDICTIONS,
     UNVERIFIED_MEMORY,
     excluded_by_memory,
     excluded_by_scheme,
     verified_order,
 )
-from perfscope.runners.config import BenchConfig
 from perfscope.units import format_bytes, format_ns, format_ratio
 
-SCHEMA_VERSION = 1
-_ORDER = "lower_bound_of_time_per_sample"
+SCHEMA_VERSION = 2
+_BOUNDS = {True: (" ≥", " ≤"), False: ("", "")}  # marks of lower bounds: of times, of rates
 
 
 def label(option: Candidate) -> str:
@@ -32,6 +32,8 @@ def label(option: Candidate) -> str:
     terms = ["serial" if option.scheme == "serial" else option.mesh]
     if option.microbatches > 1:
         terms.append(f"m={option.microbatches}")
+    if option.schedule not in ("", "1f1b"):
+        terms.append({"interleaved": "il", "zero-bubble": "zb"}.get(option.schedule, option.schedule))
     if option.checkpointing:
         terms.append("ckpt")
     if option.dtype != "float32":
@@ -45,19 +47,31 @@ def plan_document(
     front: Sequence[Planned],
     excluded: Sequence[Excluded],
     assumed: Sequence[str],
-    verified: Sequence[Mapping[str, Any]],
+    trials: Sequence[Trial],
 ) -> str:
     """One JSON object."""
     document = {
         "schema_version": SCHEMA_VERSION,
         "perfscope_version": __version__,
         **heading,
-        "order": _ORDER,
+        "order": "time_per_sample",
         "best": to_builtins(best),
         "pareto": to_builtins(front),
         "excluded": to_builtins(excluded),
         "assumed": list(assumed),
-        "verified": list(verified),
+        "verified": [
+            {
+                "label": label(trial.plan.candidate),
+                "batch": trial.plan.candidate.batch,
+                "step_s": trial.plan.step_s,
+                "basis": trial.plan.basis.value,
+                "measured_step_s": trial.measured_step_s,
+                "measured_to_computed": trial.measured_to_computed,
+                "problem": trial.problem,
+            }
+            for trial in trials
+        ],
+        "order_agreement": agreement(trials),
     }
     return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
 
@@ -65,20 +79,21 @@ def plan_document(
 def plan_text(
     heading: str,
     best: Sequence[Planned],
-    first: BenchConfig,
+    command: str,
     front: Sequence[Planned],
     excluded: Sequence[Excluded],
     assumed: Sequence[str],
     limit: float | None,
 ) -> str:
     """The table, what the first one is, the Pareto front, what cannot be, and what is assumed."""
-    lines = [heading, "", *_ranking(best), "", LOWER_BOUNDS]
+    lines = [heading, "", *_ranking(best), "", PREDICTIONS if is_predicted(best[0]) else LOWER_BOUNDS]
     if any(not plan.candidate.memory.is_verified for plan in (*best, *front)):
         lines.append(UNVERIFIED_MEMORY)
-    lines += ["", _memory_of_best(best[0]), *command_lines(command_of(first), "   ")]
+    lines += ["", _memory_of_best(best[0]), *command_lines(command, "   ")]
     if len(front) > 1:
-        cost = "" if best[0].min_cost is None else " and cost"
-        lines += ["", f"Pareto front (lower bounds of time{cost}, and memory)"]
+        cost = "" if best[0].cost is None else ", cost"
+        kind = "time" if is_predicted(best[0]) else "lower bound of time"
+        lines += ["", f"Pareto front ({kind}{cost} and memory)"]
         lines += _front(front)
     refused = [option for option in excluded if option.why is Unfit.REFUSED]
     full = [option for option in excluded if option.why is Unfit.MEMORY]
@@ -95,16 +110,19 @@ def _ranking(best: Sequence[Planned]) -> list[str]:
         (
             f"{place}. {label(plan.candidate)}",
             number(plan.candidate.batch),
-            format_ns(plan.min_step_s * 1e9),
-            number(1 / plan.min_sample_s),
+            format_ns(plan.step_s * 1e9),
+            number(1 / plan.sample_s),
             format_ratio(plan.communication_ratio, 0),
             format_ratio(plan.bubble_ratio, 0),
             _held(plan),
-            format_ratio(plan.max_efficiency, 0),
+            format_ratio(plan.efficiency, 0),
         )
         for place, plan in enumerate(best, start=1)
     ]
-    return table(("", "batch", "step ≥", "samp/s ≤", "comm", "bubble", "memory", "eff. ≤"), rows)
+    low, high = _BOUNDS[not is_predicted(best[0])]
+    return table(
+        ("", "batch", f"step{low}", f"samp/s{high}", "comm", "bubble", "memory", f"eff.{high}"), rows
+    )
 
 
 def _held(plan: Planned) -> str:
@@ -128,65 +146,57 @@ def _memory_of_best(plan: Planned) -> str:
     return f"1. holds {_held(plan)} per rank: {parts}"
 
 
-def command_of(config: BenchConfig) -> str:
-    """The command that trains a candidate; the number of steps is its default."""
-    return shlex.join(("perfscope", "bench", "run", config.scheme, *bench_options(config)))
-
-
-def bench_options(config: BenchConfig) -> list[str]:
-    """Options of `perfscope bench run` for a candidate."""
-    given: dict[str, Any] = {
-        "--model": config.model,
-        "--input": "x".join(map(str, config.input_shape)),
-        "--classes": config.num_classes,
-        "--batch": config.batch,
-        "--dtype": config.dtype,
-        "--optimizer": config.optimizer,
-        "--ranks": config.num_ranks,
-        "--mesh": config.mesh,
-        "--microbatches": config.num_microbatches,
-        "--accumulate": config.accumulate if config.accumulate > 1 else None,
-        "--momentum": config.momentum or None,
-    }
-    options = [str(word) for pair in given.items() if pair[1] is not None for word in pair]
-    return [*options, *(["--activation-checkpointing"] if config.activation_checkpointing else [])]
-
-
 def _front(front: Sequence[Planned]) -> list[str]:
-    has_cost = front[0].min_cost is not None
-    head = ("", "ranks", "batch", "time/sample ≥", "memory", *(("cost/1M ≥",) if has_cost else ()))
+    has_cost = front[0].cost is not None
+    low, _ = _BOUNDS[not is_predicted(front[0])]
+    head = ("", "ranks", "batch", f"time/sample{low}", "memory", *((f"cost/1M{low}",) if has_cost else ()))
     rows = [
         (
             label(plan.candidate),
             str(plan.candidate.num_ranks),
             number(plan.candidate.batch),
-            format_ns(plan.min_sample_s * 1e9),
+            format_ns(plan.sample_s * 1e9),
             _held(plan),
-            *((number(plan.min_cost),) if has_cost else ()),
+            *((number(plan.cost),) if has_cost else ()),
         )
         for plan in front
     ]
     return table(head, rows)
 
 
-def verified_text(rows: Sequence[Mapping[str, Any]], agreement: float | None) -> str:
-    """Lower bounds beside measured steps."""
+def verified_text(trials: Sequence[Trial]) -> str:
+    """Computed beside measured steps."""
     body = [
         (
-            row["label"],
-            number(row["batch"]),
-            format_ns(row["min_step_s"] * 1e9),
-            format_ns(None if row["measured_step_s"] is None else row["measured_step_s"] * 1e9),
-            "–" if row["measured_to_min"] is None else f"{row['measured_to_min']:.1f}x",
+            label(trial.plan.candidate),
+            number(trial.plan.candidate.batch),
+            format_ns(trial.plan.step_s * 1e9),
+            format_ns(None if trial.measured_step_s is None else trial.measured_step_s * 1e9),
+            "–" if trial.measured_to_computed is None else f"{trial.measured_to_computed:.2f}x",
         )
-        for row in rows
+        for trial in trials
     ]
-    lines = ["Verified on this machine", *table(("", "batch", "step ≥", "measured", "ratio"), body)]
-    lines += [f"  {row['label']}: {row['problem']}" for row in rows if row["problem"]]
-    if agreement is not None:
-        num = sum(row["measured_step_s"] is not None for row in rows)
-        lines.append(f"  {verified_order(agreement, num)}")
+    low, _ = _BOUNDS[not is_predicted(trials[0].plan)]
+    head = ("", "batch", f"step{low}" if low else "predicted", "measured", "ratio")
+    lines = ["Verified on this machine", *table(head, body)]
+    lines += [f"  {label(trial.plan.candidate)}: {trial.problem}" for trial in trials if trial.problem]
+    if (share := agreement(trials)) is not None:
+        num = sum(trial.measured_step_s is not None for trial in trials)
+        lines.append(f"  {verified_order(share, num)}")
     return "\n" + "\n".join(wrapped(lines)) + "\n"
+
+
+def agreement(trials: Sequence[Trial]) -> float | None:
+    """Of the measured order of times per sample with the computed one."""
+    measured = [(trial.plan, trial.measured_step_s) for trial in trials if trial.measured_step_s is not None]
+    return order_agreement(
+        [plan.sample_s for plan, _ in measured], [step / plan.candidate.batch for plan, step in measured]
+    )
+
+
+def is_predicted(plan: Planned) -> bool:
+    """Whether its times are predictions, not lower bounds."""
+    return plan.basis is Basis.CALIBRATED
 
 
 def heading_of(model: str, size: str, cluster: str, num: int, num_fit: int) -> str:

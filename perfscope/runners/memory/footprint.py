@@ -58,29 +58,6 @@ class Footprint:
         return self.weights + self.gradients + self.state + self.activations + self.buffers
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
-    """What one rank computes and moves in a second.
-
-    Attributes:
-        flops_per_s: of products.
-        bytes_per_s: of memory; None: only arithmetic counts.
-        operator_s: that each operator takes at least.
-    """
-
-    flops_per_s: float
-    bytes_per_s: float | None = None
-    operator_s: float = 0.0
-
-
-class PassTimes(NamedTuple):
-    """Of one rank, seconds per step: both passes, and the update."""
-
-    forward: float
-    backward: float
-    update: float
-
-
 class RankShare:
     """What a mesh leaves one rank of the undivided step.
 
@@ -140,29 +117,6 @@ def footprint(tape: Tape, job: Job) -> Footprint:
     ranks = [mesh.rank_of({Axis.PP: stage}) for stage in range(mesh.size(Axis.PP))]
     footprints = [_of_rank(tape, RankShare(job, rank)) for rank in ranks]
     return max(footprints, key=lambda held: held.peak)
-
-
-def pass_times(tape: Tape, job: Job, rank: int, pace: Pace) -> PassTimes:
-    """A rank's own work in a step: each operator at the slower of arithmetic and memory."""
-    share = RankShare(job, rank)
-    forward = backward = update = 0.0
-    for op in tape.operators:
-        if op.place >= tape.backward_ends:
-            part = share.of_param(op.param) / share.shards if op.param else 1.0
-            update += _seconds(op, 0.0, part, pace)
-        elif part := share.of_activation(op):
-            seconds = _seconds(op, share.at_once, part, pace) * share.num_passes
-            forward, backward = (
-                (forward, backward + seconds) if op.is_backward else (forward + seconds, backward)
-            )
-    return PassTimes(forward, backward, update)
-
-
-def _seconds(op: Operator, at_once: float, part: float, pace: Pace) -> float:
-    flops = (op.flops + op.flops_per_sample * at_once) * part
-    moved = (op.bytes + op.bytes_per_sample * at_once) * part
-    in_memory = 0.0 if pace.bytes_per_s is None else moved / pace.bytes_per_s
-    return max(flops / pace.flops_per_s, in_memory) + (pace.operator_s if part else 0.0)
 
 
 def _of_rank(tape: Tape, share: RankShare) -> Footprint:

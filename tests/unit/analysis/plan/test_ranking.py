@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from perfscope.analysis.plan.ranking import order_agreement, planned, ranked
-from perfscope.analysis.plan.records import Candidate, Memory
+from perfscope.analysis.plan.ranking import bubble_s, order_agreement, planned, ranked
+from perfscope.analysis.plan.records import Basis, Candidate, Memory
 
 _SECONDS = st.floats(1e-6, 10)
 _MEMORY = st.floats(1, 1e9).map(
@@ -25,6 +25,7 @@ CANDIDATES = st.builds(
     dtype=st.just("float32"),
     checkpointing=st.booleans(),
     stages=st.integers(1, 8),
+    schedule=st.sampled_from(["", "1f1b", "gpipe", "interleaved", "zero-bubble"]),
     forward_s=_SECONDS,
     backward_s=_SECONDS,
     update_s=_SECONDS,
@@ -37,44 +38,83 @@ CANDIDATES = st.builds(
 
 @given(CANDIDATES, st.floats(0, 1))
 def test_parts_of_a_step_add_up_to_it(candidate: Candidate, hidden: float) -> None:
-    plan = planned(candidate, 1e12, hidden)
+    plan = planned(candidate, Basis.RATES, 1e12, hidden)
     total = plan.compute_ratio + plan.communication_ratio + plan.bubble_ratio
     assert abs(total - 1) < 1e-9
     assert (
-        plan.min_sample_s * candidate.batch == plan.min_step_s
-        or abs(plan.min_sample_s * candidate.batch / plan.min_step_s - 1) < 1e-12
+        plan.sample_s * candidate.batch == plan.step_s
+        or abs(plan.sample_s * candidate.batch / plan.step_s - 1) < 1e-12
     )
     own = candidate.forward_s + candidate.backward_s + candidate.update_s
-    assert plan.min_step_s >= own * (1 - 1e-12)
+    assert plan.step_s >= own * (1 - 1e-12)
 
 
 @given(CANDIDATES)
 def test_hidden_communication_never_exceeds_the_backward_pass(candidate: Candidate) -> None:
-    all_hidden, none_hidden = planned(candidate, 1e12, 1.0), planned(candidate, 1e12, 0.0)
-    saved = none_hidden.min_step_s - all_hidden.min_step_s
+    all_hidden, none_hidden = (
+        planned(candidate, Basis.RATES, 1e12, 1.0),
+        planned(candidate, Basis.RATES, 1e12, 0.0),
+    )
+    saved = none_hidden.step_s - all_hidden.step_s
     allowed = min(candidate.backward_s, candidate.transfer_s) if candidate.overlaps else 0.0
-    assert abs(saved - allowed) <= 1e-9 * none_hidden.min_step_s
+    assert abs(saved - allowed) <= 1e-9 * none_hidden.step_s
 
 
 @given(CANDIDATES, st.integers(2, 16))
 def test_more_microbatches_never_make_the_bubble_longer(candidate: Candidate, times: int) -> None:
     more = replace(candidate, microbatches=candidate.microbatches * times)
-    assert planned(more, 1e12, 0.0).min_step_s <= planned(candidate, 1e12, 0.0).min_step_s
+    assert planned(more, Basis.RATES, 1e12, 0.0).step_s <= planned(candidate, Basis.RATES, 1e12, 0.0).step_s
+
+
+@given(CANDIDATES, st.floats(0.1, 1))
+def test_ranks_that_share_cores_wait_less_for_a_pipeline(candidate: Candidate, ratio: float) -> None:
+    work = candidate.forward_s + candidate.backward_s
+    shared = planned(replace(candidate, alone_s=work * ratio), Basis.CALIBRATED, 1e12, 0.0)
+    apart = planned(candidate, Basis.CALIBRATED, 1e12, 0.0)
+    assert shared.step_s <= apart.step_s * (1 + 1e-12)
+    assert shared.step_s >= (work + candidate.update_s + candidate.transfer_s) * (1 - 1e-12)
+
+
+def test_schedules_wait_as_their_papers_say() -> None:
+    held = Memory(
+        weights=1.0, gradients=0.0, state=0.0, activations=0.0, buffers=0.0, peak=1.0, is_verified=True
+    )
+    like = Candidate(
+        scheme="mesh",
+        mesh="pp=4",
+        num_ranks=4,
+        batch=8,
+        microbatches=8,
+        dtype="float32",
+        checkpointing=False,
+        stages=4,
+        forward_s=1.0,
+        backward_s=2.0,
+        update_s=0.0,
+        transfer_s=0.0,
+        overlaps=False,
+        flops=1.0,
+        memory=held,
+    )
+    schedules = ("gpipe", "1f1b", "interleaved", "zero-bubble")
+    waits = {schedule: bubble_s(replace(like, schedule=schedule)) for schedule in schedules}
+    # work (S-1)/m; of interleaved stages the half, and of these the forward pass alone
+    assert waits == {"gpipe": 9 / 8, "1f1b": 9 / 8, "interleaved": 9 / 16, "zero-bubble": 3 / 16}
 
 
 @given(st.lists(CANDIDATES, min_size=1, max_size=12), st.one_of(st.none(), st.floats(0.1, 10)))
 def test_what_is_off_the_front_is_beaten_by_something_on_it(
     candidates: list[Candidate], price: float | None
 ) -> None:
-    plans = ranked([planned(one, 1e12, 0.5, price) for one in candidates])
-    assert [plan.min_sample_s for plan in plans] == sorted(plan.min_sample_s for plan in plans)
+    _, plans = ranked([planned(one, Basis.CALIBRATED, 1e12, 0.5, price) for one in candidates])
+    assert [plan.sample_s for plan in plans] == sorted(plan.sample_s for plan in plans)
     front = [plan for plan in plans if plan.is_pareto]
-    assert plans[0].min_sample_s == front[0].min_sample_s
+    assert plans[0].sample_s == front[0].sample_s
     for plan in plans:
         beaten = any(
-            other.min_sample_s <= plan.min_sample_s
+            other.sample_s <= plan.sample_s
             and other.candidate.memory.peak <= plan.candidate.memory.peak
-            and (price is None or (other.min_cost or 0) <= (plan.min_cost or 0))
+            and (price is None or (other.cost or 0) <= (plan.cost or 0))
             and other is not plan
             for other in front
         )

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from perfscope.analysis.plan.ranking import planned
+from perfscope.analysis.plan.records import Basis, Candidate, Memory, Trial
 from perfscope.cli.main import cli
 from perfscope.cli.plan.text import verified_text
 from perfscope.errors import PerfscopeError
@@ -62,31 +64,66 @@ def test_a_slow_link_moves_what_is_sent_a_lot_off_the_top() -> None:
     fast = _document("--model", "alexnet", "--cluster", "2x1", "--network", "1us,800Gbit", *_MACHINE)
     slow = _document("--model", "alexnet", "--cluster", "2x1", "--network", "1us,10Mbit", *_MACHINE)
     assert slow["best"][0]["communication_ratio"] > fast["best"][0]["communication_ratio"]
-    assert slow["best"][0]["min_step_s"] > fast["best"][0]["min_step_s"]
+    assert slow["best"][0]["step_s"] > fast["best"][0]["step_s"]
 
 
 def test_a_price_brings_in_fewer_ranks() -> None:
     document = _document(*("--model", "smallcnn", "--cluster", "1x4", "--price-per-hour", "2", *_MACHINE))
     assert {plan["candidate"]["num_ranks"] for plan in document["pareto"]} >= {1}
-    assert all(plan["min_cost"] > 0 for plan in document["best"])
+    assert all(plan["cost"] > 0 for plan in document["best"])
 
 
 def test_memory_of_several_axes_is_marked_as_not_verified() -> None:
     document = _document("--model", "gpt-nano", "--cluster", "1x4", *_MACHINE, "--top", "50")
-    assert document["order"] == "lower_bound_of_time_per_sample"
+    assert document["order"] == "time_per_sample"
     memory = {plan["candidate"]["mesh"]: plan["candidate"]["memory"] for plan in document["best"]}
     assert not memory["dp=2,pp=2"]["is_verified"]
     assert memory["pp=4"]["is_verified"]
 
 
 def test_only_measured_ways_count_in_the_order_that_was_verified() -> None:
-    row = {"label": "dp=2", "batch": 8, "min_step_s": 0.1, "problem": ""}
-    rows = [
-        {**row, "measured_step_s": each, "measured_to_min": each and each / 0.1} for each in (0.2, 0.4, None)
-    ]
-    text = verified_text(rows, 1.0)
+    trials = [_trial(each) for each in (0.2, 0.4, None)]
+    text = verified_text(trials)
     assert "among 2" in text
-    assert "4.0x" in text
+    assert "4.00x" in text
+
+
+def _trial(measured: float | None) -> Trial:
+    held = Memory(
+        weights=1.0, gradients=0.0, state=0.0, activations=0.0, buffers=0.0, peak=1.0, is_verified=True
+    )
+    candidate = Candidate(
+        scheme="dp.ddp",
+        mesh="dp=2",
+        num_ranks=2,
+        batch=8,
+        microbatches=1,
+        dtype="float32",
+        checkpointing=False,
+        stages=1,
+        forward_s=0.04,
+        backward_s=0.06,
+        update_s=0.0,
+        transfer_s=0.0,
+        overlaps=True,
+        flops=1.0,
+        memory=held,
+    )
+    plan = planned(candidate, Basis.CALIBRATED, 1e12, 0.5)
+    return Trial(
+        plan=plan, measured_step_s=measured, measured_to_computed=measured and measured / plan.step_s
+    )
+
+
+def test_without_rates_the_model_is_trained_here_and_steps_are_predictions() -> None:
+    arguments = ("--model", "gpt-nano", "--cluster", "1x1", "--batch", "4")
+    document = _document(*arguments)
+    assert document["basis"] == "calibrated"
+    assert document["best"][0]["candidate"]["alone_s"] is not None
+    assert "a serial training of the model on this machine" in document["assumed"][0]
+    bounds = _document(*arguments, "--no-calibrate")
+    assert bounds["basis"] == "rates"
+    assert document["best"][0]["step_s"] > bounds["best"][0]["step_s"]
 
 
 @pytest.mark.parametrize(
