@@ -11,6 +11,7 @@ class Quantity(str, Enum):
     WORKERS = "workers"
     MINIBATCH = "minibatch"  # samples of a step over all workers of the run
     SERVERS = "servers"
+    FITTING_BATCH = "fitting_batch"  # samples of a step that the devices' memory holds; of no lemma
 
 
 class Gap(str, Enum):
@@ -24,3 +25,5 @@ class Gap(str, Enum):
     BATCH_NOT_KNOWN = "batch_not_known"
     WEIGHTS_NOT_KNOWN = "weights_not_known"
     NO_BANDWIDTH = "no_bandwidth"
+    NO_DEVICE = "no_device"
+    MEMORY_NOT_KNOWN = "memory_not_known"

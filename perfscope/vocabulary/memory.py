@@ -12,6 +12,7 @@ JOB_USED = "job_memory_used"
 JOB_LIMIT = "job_memory_limit"
 # Groups of the lines that the section Memory draws.
 RANK_MEMORY, HOST_MEMORY = "rank_memory", "host_memory"
+FULL = 0.92  # of a device's memory, from which a larger input or a fragmented allocator may not fit
 
 
 class LimitOf(str, Enum):

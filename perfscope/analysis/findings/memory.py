@@ -7,9 +7,7 @@ from perfscope.analysis.machine.results import MemoryLimit
 from perfscope.analysis.results import Finding, RankResult
 from perfscope.messages.findings.memory import LowHeadroom
 from perfscope.vocabulary.findings import FindingKind
-from perfscope.vocabulary.memory import LimitOf
-
-FULL = 0.92  # of a device's memory, from which a larger input or a fragmented allocator may not fit
+from perfscope.vocabulary.memory import FULL, LimitOf
 
 
 def low_headroom(evidence: Evidence) -> list[Finding]:

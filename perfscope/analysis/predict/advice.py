@@ -1,7 +1,8 @@
 """How many samples, workers and servers published lemmas call for, with one run's measured figures.
 
 The lemmas are those of Zou et al. 2017 (arXiv 1709.06622): workers divide the compute of a step, and none of
-its overhead; servers hide their traffic behind the compute of a round.
+its overhead; servers hide their traffic behind the compute of a round. What memory holds is of no lemma: the
+peak of a device is taken as what the model and its optimizer keep, and a part that grows with the samples.
 """
 
 from __future__ import annotations
@@ -11,10 +12,25 @@ from math import ceil, floor
 
 from msgspec import Struct
 
-from perfscope.analysis.results import RunAnalysis
+from perfscope.analysis.machine.results import MachineAnalysis
+from perfscope.analysis.results import RankResult, RunAnalysis
 from perfscope.vocabulary.lemmas import Gap, Quantity
+from perfscope.vocabulary.memory import FULL, LimitOf
 
 _ELEMENT_BYTES = {"float32": 4, "float64": 8}  # of weights; with other types weights may stay in float32
+
+
+class DeviceMemory(Struct, frozen=True, kw_only=True):
+    """Of the rank whose device is the fullest: bytes, and its samples of a step.
+
+    `peak_bytes`: most that tensors took. `kept_bytes`: parameters, gradients, optimizer state and buffers.
+    `limit_bytes`: of the device.
+    """
+
+    peak_bytes: int
+    kept_bytes: int
+    limit_bytes: int
+    samples: float
 
 
 class AdviceFigures(Struct, frozen=True, kw_only=True):
@@ -35,6 +51,8 @@ class AdviceFigures(Struct, frozen=True, kw_only=True):
     data_parallel: bool = True
     num_servers: int = 0
     samples_per_s: float | None = None
+    on_device: bool = False
+    memory: DeviceMemory | None = None
 
 
 class AdviceItem(Struct, frozen=True, kw_only=True):
@@ -115,7 +133,6 @@ def advice_figures(analysis: RunAnalysis) -> AdviceFigures:
     traced = traced if analysis.breakdown_of == "step" else []
     compute = sum(part.compute for part in traced) / len(traced) if traced else None
     step = sum(part.step for part in traced) / len(traced) if traced else None
-    size = _ELEMENT_BYTES.get(scheme.dtype or "") if scheme is not None else None
     sized = [call for call in analysis.calls if call.bytes and call.transfer_ns > 0]
     transfer = sum(call.transfer_ns for call in sized)
     return AdviceFigures(
@@ -125,11 +142,50 @@ def advice_figures(analysis: RunAnalysis) -> AdviceFigures:
         batch=float(analysis.bench.batch) if analysis.bench else analysis.samples_per_step,
         compute_ns=compute,
         overhead_ns=None if step is None or compute is None else step - compute,
-        weight_bytes=scheme.num_params * size if scheme is not None and scheme.num_params and size else None,
+        weight_bytes=_weight_bytes(analysis, workers),
         bandwidth_bytes_per_s=sum(call.bytes or 0 for call in sized) / transfer * 1e9 if transfer else None,
         parallel_efficiency=analysis.efficiency.parallel_efficiency if analysis.efficiency else None,
         data_parallel=scheme is None or (scheme.axes or {}).get("parallelism") in ("data", "none"),
+        on_device=any(rank.device_ns is not None or rank.peak_device_bytes for rank in workers),
+        memory=_fullest(workers, analysis.machine),
     )
+
+
+def _weight_bytes(analysis: RunAnalysis, workers: Sequence[RankResult]) -> float | None:
+    """Of one copy of the model; of a script on several ranks it is not known how they share the model."""
+    scheme = analysis.run.scheme
+    if scheme is not None:
+        size = _ELEMENT_BYTES.get(scheme.dtype or "")
+        return float(scheme.num_params * size) if scheme.num_params and size else None
+    held = workers[0].parameter_bytes if len(workers) == 1 else None
+    return float(held) if held else None
+
+
+def _fullest(workers: Sequence[RankResult], machine: MachineAnalysis | None) -> DeviceMemory | None:
+    """Of the ranks whose tensors, samples and device are known; None: none is."""
+    limits: dict[str, int] = {}
+    for limit in () if machine is None else machine.memory_limits:
+        if limit.of is LimitOf.DEVICE:
+            limits[limit.host] = min(limits.get(limit.host, limit.limit_bytes), limit.limit_bytes)
+    known = []
+    for rank in workers:
+        kept = (rank.parameter_bytes, rank.gradient_bytes, rank.optimizer_bytes, rank.buffer_bytes)
+        total = sum(part or 0 for part in kept)
+        peak, limit_bytes = rank.peak_device_bytes, limits.get(rank.host)
+        if None in kept or not peak or not limit_bytes or not rank.samples_per_step or peak <= total:
+            continue
+        known.append(
+            DeviceMemory(
+                peak_bytes=peak, kept_bytes=total, limit_bytes=limit_bytes, samples=rank.samples_per_step
+            )
+        )
+    return min(known, key=_fitting, default=None)
+
+
+def _fitting(memory: DeviceMemory) -> float:
+    """Samples of a rank's step that its device holds."""
+    each = (memory.peak_bytes - memory.kept_bytes) / memory.samples
+    return (FULL * memory.limit_bytes - memory.kept_bytes) / each
 
 
 def advise(figures: AdviceFigures, target: float) -> Advice:
@@ -146,6 +202,7 @@ def advise(figures: AdviceFigures, target: float) -> Advice:
             _workers(figures, ratio, target),
             _minibatch(figures, ratio, target),
             _servers(figures),
+            _fitting_batch(figures),
         ),
     )
 
@@ -206,3 +263,23 @@ def _servers(figures: AdviceFigures) -> AdviceItem:
         }
     measured = float(figures.num_servers) if figures.num_servers else None
     return AdviceItem(quantity=Quantity.SERVERS, value=value, measured=measured, used=used, gap=gap)
+
+
+def _fitting_batch(figures: AdviceFigures) -> AdviceItem:
+    """Of all workers: every one has as many samples as the fullest device holds."""
+    memory = figures.memory
+    gap = Gap.NOT_DATA_PARALLEL if not figures.data_parallel else None
+    if gap is None and memory is None:
+        gap = Gap.MEMORY_NOT_KNOWN if figures.on_device else Gap.NO_DEVICE
+    value, used = None, {}
+    if gap is None and memory is not None:
+        value = figures.num_workers * max(0, floor(_fitting(memory) + 1e-9))
+        used = {
+            "peak_bytes": float(memory.peak_bytes),
+            "kept_bytes": float(memory.kept_bytes),
+            "limit_bytes": float(memory.limit_bytes),
+            "samples": memory.samples,
+        }
+    return AdviceItem(
+        quantity=Quantity.FITTING_BATCH, value=value, measured=figures.batch, used=used, gap=gap
+    )

@@ -24,7 +24,7 @@ from perfscope.messages.lists import counted
 from perfscope.messages.predict_advice import (
     FORMULAS,
     GAPS,
-    MEMORY_NOT_USED,
+    MEMORY_LINEAR,
     NO_SERVERS,
     ONE_RUN,
     RECORDING,
@@ -63,14 +63,17 @@ def advice_document(advice: Advice, beside: tuple[RunBeside, ...]) -> str:
             **to_builtins(item),
             "formula": FORMULAS[item.quantity],
             "with_values": _with_values(item, advice),
-            "source": SOURCE,
+            "source": None if item.quantity is Quantity.FITTING_BATCH else SOURCE,
             "reason": GAPS[item.gap] if item.gap else None,
             "to_record": RECORDING.get(item.gap) if item.gap else None,
         }
         for item in advice.items
     ]
     document["runs"] = to_builtins(beside)
-    document["notes"] = [MEMORY_NOT_USED, *([ONE_RUN] if len(beside) == 1 else [])]
+    document["notes"] = [
+        *([MEMORY_LINEAR] if advice.figures.memory is not None else []),
+        *([ONE_RUN] if len(beside) == 1 else []),
+    ]
     return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
 
 
@@ -94,7 +97,8 @@ def advice_text(advice: Advice, name: str, beside: tuple[RunBeside, ...]) -> str
     for item in advice.items:
         lines += ["", *_item_lines(item, advice)]
     lines += ["", *_run_lines(beside)]
-    lines += ["", f"Note: {MEMORY_NOT_USED}."]
+    if advice.figures.memory is not None:
+        lines += ["", f"Note: {MEMORY_LINEAR}."]
     traced_ns = (figures.compute_ns or 0.0) + (figures.overhead_ns or 0.0)
     usual_ns = (
         figures.batch / figures.samples_per_s * 1e9 if figures.batch and figures.samples_per_s else None
