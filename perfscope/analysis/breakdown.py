@@ -144,7 +144,7 @@ def activity(spans: Spans, facts: WindowFacts) -> Activity:
         optimizer_ops = model_compute & (spans.phase == OPTIMIZER_PHASE)
         compute = model_compute & ~optimizer_ops
         comm = spans.kind == COMM
-        executor = np.isin(spans.lane, facts.lanes_with("executor"))
+        executor = one_of(spans.lane, facts.lanes_with("executor"))
         copy = (spans.kind == COPY) & (main | executor)
     elsewhere = on_device if on_device.any() else executor  # goes on while the main thread is in the loader
     own_compute = iv.subtract(spans.union(compute & ~elsewhere), loading)
@@ -312,5 +312,5 @@ def device_gaps(spans: Spans, launch_ns: Int64, mask: Mask) -> DeviceGaps:
 def _in_lanes(spans: Spans, lanes: list[int]) -> Mask:
     """Host spans of these threads; every host span where ingest could tell no thread's role."""
     host = spans.device < 0
-    result: Mask = host & np.isin(spans.lane, lanes) if lanes else host
+    result: Mask = host & one_of(spans.lane, lanes) if lanes else host
     return result

@@ -190,7 +190,7 @@ class RankComm(Struct):
             forward = of_group & (calls.phase == FORWARD) & (calls.layer >= 0)
             use.forward.update(distinct(calls.collective[forward]).tolist())
             use.forward_layers.update(layers[layer] for layer in distinct(calls.layer[forward]).tolist())
-            exchanges = of_group & (calls.layer >= 0) & np.isin(calls.collective, list(EXCHANGES))
+            exchanges = of_group & (calls.layer >= 0) & one_of(calls.collective, EXCHANGES)
             use.layers.update(layers[layer] for layer in distinct(calls.layer[exchanges]).tolist())
             use.has_units |= has_units
             # Said to carry tensors of layers while none runs: gradients.
@@ -264,9 +264,17 @@ class RankComm(Struct):
         """A call that several layers share."""
         total, values, number = sum(weights.values()), _values(calls, row), int(calls.row[row])
         group, collective = groups[int(calls.group[row])], str(calls.collective[row])
-        for layer, weight in weights.items():
-            share = weight / total
-            self._take(CommCell(group, collective, layer), [share * value for value in values], number, share)
+        exposed, hidden, num_calls, num_sized, num_bytes = values
+        for layer, weight in weights.items():  # of each bucket of each step of each rank
+            share, cell = weight / total, CommCell(group, collective, layer)
+            if self.labels is not None:
+                self.labels.append(LabeledCall(number, cell, share))
+            sums = self.cells[cell]
+            sums.exposed += share * exposed
+            sums.hidden += share * hidden
+            sums.num_calls += share * num_calls
+            sums.num_sized += share * num_sized
+            sums.num_bytes += share * num_bytes
 
     def _add_row(
         self,

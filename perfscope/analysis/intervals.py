@@ -8,7 +8,7 @@ Everything is O(n log n) numpy without a Python loop over events.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 Int64: TypeAlias = NDArray[np.int64]
 Intervals: TypeAlias = NDArray[np.int64]
 _T = TypeVar("_T", bound=np.generic)
+_FEW_CHOICES = 16
 
 
 def empty() -> Intervals:
@@ -36,6 +37,41 @@ def distinct(values: NDArray[_T]) -> NDArray[_T]:
     return ordered[is_first]
 
 
+def numbered(values: NDArray[_T]) -> tuple[NDArray[_T], NDArray[np.intp]]:
+    """The different values of whole numbers, ascending, and which of them each element is, shape (n,).
+
+    Numbers that are close to each other, such as codes, are counted instead of sorted.
+    """
+    low = int(values.min()) if len(values) else 0
+    width = int(values.max()) - low + 1 if len(values) else 0
+    if width > 4 * len(values):
+        ordered, index = np.unique(values, return_inverse=True)
+        return ordered, index.ravel()
+    is_there = np.zeros(width, dtype=bool)
+    is_there[values - low] = True
+    place = np.cumsum(is_there) - 1
+    return (np.flatnonzero(is_there) + low).astype(values.dtype), place[values - low]
+
+
+def median_of(values: NDArray[np.integer[Any]]) -> float:
+    """`np.median` of whole numbers, at least one: of few, in a fifth of its time."""
+    ordered = np.sort(values)
+    return (float(ordered[(len(ordered) - 1) // 2]) + float(ordered[len(ordered) // 2])) / 2
+
+
+def percentiles_of(values: NDArray[np.integer[Any]], percents: Sequence[float]) -> list[float]:
+    """`np.percentile` of whole numbers, at least one, to the same bits: of few, in a tenth of its time."""
+    ordered = np.sort(values)
+    found = []
+    for percent in percents:
+        place = (len(ordered) - 1) * (percent / 100)
+        below = int(place)
+        low, high = int(ordered[below]), int(ordered[min(below + 1, len(ordered) - 1)])
+        share = place - below
+        found.append(low + (high - low) * share if share < 0.5 else high - (high - low) * (1 - share))
+    return found
+
+
 def distinct_pairs(
     first: NDArray[np.integer[Any]], second: NDArray[np.integer[Any]]
 ) -> tuple[Int64, NDArray[np.intp]]:
@@ -49,13 +85,11 @@ def distinct_pairs(
     low_first, low = int(first.min()), int(second.min())
     width = int(second.max()) - low + 1
     if width * (int(first.max()) - low_first + 1) >= 1 << 63:  # lanes may be addresses
-        values, value_index = np.unique(second, return_inverse=True)
-        pairs, pair_of = distinct_pairs(first, value_index.ravel())
+        values, value_index = numbered(second)
+        pairs, pair_of = distinct_pairs(first, value_index)
         return np.stack((pairs[:, 0], values[pairs[:, 1]]), axis=1), pair_of
-    keys, pair_of = np.unique(
-        (first.astype(np.int64) - low_first) * width + (second - low), return_inverse=True
-    )
-    return np.stack((keys // width + low_first, keys % width + low), axis=1), pair_of.ravel()
+    keys, pair_of = numbered((first.astype(np.int64) - low_first) * width + (second - low))
+    return np.stack((keys // width + low_first, keys % width + low), axis=1), pair_of
 
 
 def exact_sums(group: NDArray[np.integer[Any]], values: Int64, num: int) -> list[int]:
@@ -66,8 +100,10 @@ def exact_sums(group: NDArray[np.integer[Any]], values: Int64, num: int) -> list
     return result
 
 
-def one_of(values: NDArray[Any], choices: Sequence[Any]) -> NDArray[np.bool_]:
+def one_of(values: NDArray[Any], choices: Collection[Any]) -> NDArray[np.bool_]:
     """Which values are among few choices: `np.isin` takes ten times as long for two of them."""
+    if len(choices) > _FEW_CHOICES:
+        return np.isin(values, list(choices))
     result = np.zeros(values.shape, dtype=bool)
     for choice in choices:
         result |= values == choice

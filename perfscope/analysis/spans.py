@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from functools import wraps
+from functools import lru_cache, wraps
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar
 
 import numpy as np
@@ -156,6 +156,7 @@ def whole_numbers(table: Table, column: str, *, null: int = -1) -> Int64:
     return values
 
 
+@lru_cache(maxsize=64)
 def constant(value: int, length: int, kind: type[_N]) -> NDArray[_N]:
     """An array of equal numbers that takes no memory, and cannot be written to."""
     return np.broadcast_to(kind(value), (length,))
@@ -202,11 +203,11 @@ def _words(table: Table, column: str) -> tuple[NDArray[np.int32], list[str]]:
         return constant(-1, len(array), np.int32), []
     if not pa.types.is_dictionary(array.type):
         array = array.dictionary_encode()
-    chunk = array.unify_dictionaries().combine_chunks()
-    if isinstance(chunk, pa.ChunkedArray):
-        if chunk.num_chunks == 0:
-            return np.empty(0, dtype=np.int32), []
-        chunk = chunk.chunk(0)
+    if array.num_chunks != 1:
+        array = array.unify_dictionaries().combine_chunks()
+    if isinstance(array, pa.ChunkedArray) and array.num_chunks == 0:
+        return np.empty(0, dtype=np.int32), []
+    chunk = array.chunk(0) if isinstance(array, pa.ChunkedArray) else array
     codes: NDArray[np.int32] = _filled(chunk.indices, -1).astype(np.int32, copy=False)
     return codes, chunk.dictionary.to_pylist()
 

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from perfscope.analysis import advice
 from perfscope.analysis.bench import BenchResult
-from perfscope.analysis.intervals import Int64, distinct
+from perfscope.analysis.intervals import Int64, distinct, median_of, percentiles_of
 from perfscope.analysis.missing import Missing, missing_figure
 from perfscope.analysis.rank_facts import data_parallel_width
 from perfscope.analysis.results import Quantiles, StepMarks
@@ -100,7 +100,7 @@ def quantiles(values: Int64) -> Quantiles | None:
     """Median, p10 and p90 by linear interpolation; None of nothing."""
     if not len(values):
         return None
-    p10, median, p90 = (round(float(value)) for value in np.percentile(values, (10, 50, 90)))
+    p10, median, p90 = (round(value) for value in percentiles_of(values, (10, 50, 90)))
     return Quantiles(median=median, p10=p10, p90=p90, count=len(values))
 
 
@@ -112,9 +112,9 @@ def spread_ratio(steps: Sequence[RankSteps]) -> float | None:
     spreads = []
     for counted in (of_rank.counted for of_rank in steps):
         half = len(counted) // 2
-        median = float(np.median(counted)) if half >= FEWEST_OF_HALF else 0.0
+        median = median_of(counted) if half >= FEWEST_OF_HALF else 0.0
         if median > 0:
-            spreads.append(abs(float(np.median(counted[:half]) - np.median(counted[half:]))) / median)
+            spreads.append(abs(median_of(counted[:half]) - median_of(counted[half:])) / median)
     return _mean_of(spreads) if spreads else None
 
 
@@ -152,7 +152,7 @@ def rank_steps(
     shared = None
     if on_device:
         start, durations = _on_device(start, durations, whole_numbers(table, "step"), window, on_device)
-    elif runs_ahead and len(counted) and counted.mean() > RAN_AHEAD * np.median(counted):
+    elif runs_ahead and len(counted) and counted.mean() > RAN_AHEAD * median_of(counted):
         shared = _shared_out(durations, mask)
     waits = _known(table, "input_ns", mask)
     return RankSteps(
@@ -160,7 +160,7 @@ def rank_steps(
         starts=start,
         is_counted=mask,
         is_traced=window >= 0,
-        input_wait_ns=None if waits is None else round(float(np.median(waits))),
+        input_wait_ns=None if waits is None else round(median_of(waits)),
         mean_input_wait_ns=None if waits is None else float(waits.mean()),
         samples=_batch_sizes(table, "samples", mask),
         tokens=_batch_sizes(table, "tokens", mask),
@@ -235,7 +235,7 @@ def _batch_sizes(table: pa.Table, column: str, mask: NDArray[np.bool_]) -> Batch
     sizes, elapsed_ns = values[has_size], int(whole_numbers(table, "dur_ns")[has_size].sum())
     if not len(sizes) or elapsed_ns <= 0:
         return None
-    median, low, high = float(np.median(sizes)), int(sizes.min()), int(sizes.max())
+    median, low, high = median_of(sizes), int(sizes.min()), int(sizes.max())
     return BatchSizes(
         median=round(median),
         mean=float(sizes.mean()),
@@ -265,7 +265,7 @@ def uneven_mean(durations: Int64) -> float | None:
     if len(durations) < FEWEST_UNEVEN:
         return None
     kept = np.sort(durations)[: len(durations) - max(1, round(STALLS * len(durations)))]
-    median = float(np.median(durations))
+    median = median_of(durations)
     is_uneven = abs(float(kept.mean()) - median) > UNEVEN * median
     return float(durations.mean()) if is_uneven else None
 

@@ -106,14 +106,14 @@ def groups_of(
     """The groups of the rows, and which is whose, shape (len(rows),)."""
     code, names = words(table, "group")
     code, sizes = code[rows].astype(np.int64), whole_numbers(table, "group_size")[rows]
-    present, group_of = np.unique(code, return_inverse=True)
+    present, group_of = iv.numbered(code)
     groups = []
     for index, number in enumerate(present.tolist()):
         name = names[number] if number >= 0 else DEFAULT_GROUP
         ranks = members.get(name, ())
-        size = max(int(sizes[group_of.ravel() == index].max()), len(ranks), 0)
+        size = max(int(sizes[group_of == index].max()), len(ranks), 0)
         groups.append(CommGroup(name, ranks, size))
-    return groups, group_of.ravel().astype(np.int64)
+    return groups, group_of.astype(np.int64)
 
 
 def with_axes(

@@ -33,11 +33,12 @@ from perfscope.rundir.opening import (
 )
 from perfscope.rundir.rank_lines import RankLines
 from perfscope.rundir.records import LayersRecord, RankRecord, decode_run
-from perfscope.rundir.rows import Row, decode_lines, read_step_lines, without_impossible
+from perfscope.rundir.rows import Row, decode_lines, without_impossible
 from perfscope.rundir.samples import HostSamples, read_samples
 from perfscope.rundir.schema import STEPS, TIMELINE
 from perfscope.rundir.scheme_records import BenchRecord
 from perfscope.rundir.scrapes import with_scrapes
+from perfscope.rundir.steps_ahead import StepsAhead
 from perfscope.rundir.timeline_columns import TimelineColumns
 from perfscope.rundir.typed import decode_record, read_as
 from perfscope.rundir.window_records import ProbeError, WindowSummary
@@ -86,6 +87,7 @@ class RunReader(RankLines):
         self._note_damaged(self.path / layout.RUN_JSON, damaged)
         self._summaries: tuple[WindowSummary, ...] | None = None
         self._by_rank: dict[int, list[WindowSummary]] | None = None
+        self._steps_ahead = StepsAhead()
         self._folders: dict[int, Path] = {}  # rank -> the attempt that is shown
         self.rank_records: Mapping[int, RankRecord] = self._read_rank_records()
         self.ranks: tuple[int, ...] = tuple(sorted(self.rank_records))
@@ -111,7 +113,7 @@ class RunReader(RankLines):
             if (name := folder.name) in self._inventory_of
         }
         part._inventory = {name: mark for of in part._inventory_of.values() for name, mark in of.items()}
-        part._notes = {}
+        part._notes, part._steps_ahead = {}, StepsAhead()
         return part
 
     def add_notes(self, notes: Iterable[ReadNote]) -> None:
@@ -175,7 +177,7 @@ class RunReader(RankLines):
         """
         path = self.rank_folder(rank) / layout.STEPS_JSONL
         if path.exists():
-            columns = self._step_columns(path, self._seal(rank, layout.STEPS_JSONL))
+            columns = self._step_columns(rank, path)
             num_rows = len(columns["step"]) if columns else 0
             self._note_lost_steps(rank, num_rows)
         else:
@@ -481,8 +483,12 @@ class RunReader(RankLines):
             self._note(path, len(good) - len(shallow), "lines nested too deeply")
         return tuple(shallow)
 
-    def _step_columns(self, path: Path, sealed: object) -> Mapping[str, pa.Array | pa.ChunkedArray]:
-        steps = read_step_lines(self._line_bytes(path, sealed) or b"")
+    def _step_bytes(self, rank: int) -> bytes:
+        path = self.rank_folder(rank) / layout.STEPS_JSONL
+        return self._line_bytes(path, self._seal(rank, layout.STEPS_JSONL)) or b""
+
+    def _step_columns(self, rank: int, path: Path) -> Mapping[str, pa.Array | pa.ChunkedArray]:
+        steps = self._steps_ahead.of(rank, self.ranks, self._step_bytes)
         if not steps.num_processes:
             if steps.num_bad:
                 self._note(path, steps.num_bad, "no header naming the columns")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import TypeVar
 
 import msgspec
@@ -82,6 +83,24 @@ def read_step_lines(data: bytes) -> StepLines:
         if not torn.num_rows:
             return StepLines(columns=regular, num_bad=torn.num_bad)
     return _irregular(data.splitlines())
+
+
+def read_step_files(files: Sequence[bytes]) -> list[StepLines]:
+    """`read_step_lines` of each. Files with the same columns, all without damage, are read in one call."""
+    header = files[0][: files[0].find(b"\n") + 1] if len(files) > 1 else b""
+    columns = _column_names(header)
+    if columns is None or not all(data.startswith(header) and data.endswith(b"\n") for data in files):
+        return [read_step_lines(data) for data in files]
+    bodies = [data[len(header) :] for data in files]
+    together = _regular(b"".join(bodies), columns)
+    if together is None:
+        return [read_step_lines(data) for data in files]
+    lengths = [body.count(b"\n") for body in bodies]
+    begins = [end - length for end, length in zip(accumulate(lengths), lengths, strict=True)]
+    return [
+        StepLines(columns={name: column.slice(begin, length) for name, column in together.items()})
+        for begin, length in zip(begins, lengths, strict=True)
+    ]
 
 
 def _irregular(lines: list[bytes]) -> StepLines:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from perfscope.analysis.intervals import Int64
+from perfscope.analysis.intervals import Int64, numbered
 from perfscope.analysis.spans import Spans
 
 
@@ -35,6 +35,6 @@ def own_time(spans: Spans, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], 
 
 
 def _shift(spans: Spans, rows: NDArray[np.int64]) -> Int64:
-    lanes, of_lane = np.unique(spans.lane[rows], return_inverse=True)
+    lanes, of_lane = numbered(spans.lane[rows])
     span = int(spans.end[rows].max() - spans.start[rows].min()) + 1
-    return of_lane.ravel().astype(np.int64) * span if len(lanes) > 1 else np.zeros(len(rows), dtype=np.int64)
+    return of_lane.astype(np.int64) * span if len(lanes) > 1 else np.zeros(len(rows), dtype=np.int64)

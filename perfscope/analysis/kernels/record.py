@@ -136,8 +136,8 @@ class KernelRecord(Struct):
             _add_copies(self.device, table, spans, rows)
             _add_launches(self.device, table, spans, rows)
             return
-        computes = (spans.device < 0) & np.isin(spans.kind, (COMPUTE, HOST) if lacks_device else (COMPUTE,))
-        computes &= np.isin(spans.lane, lanes)
+        computes = (spans.device < 0) & iv.one_of(spans.kind, (COMPUTE, HOST) if lacks_device else (COMPUTE,))
+        computes &= iv.one_of(spans.lane, lanes)
         rows = np.flatnonzero(computes | ((spans.device < 0) & (spans.kind == COMM)))
         if len(rows):
             rows, ns = own_time(spans, rows)
@@ -160,8 +160,8 @@ def _add(
     of_rank = side.by_rank.setdefault(rank, {})
     for code, total in enumerate(np.bincount(types, ns, len(_TYPES)).astype(np.int64).tolist()):
         of_rank[_TYPES[code]] = of_rank.get(_TYPES[code], 0) + total
-    keys, group, calls = np.unique(name[rows] * len(_TYPES) + types, return_inverse=True, return_counts=True)
-    group = group.ravel()
+    keys, group = iv.numbered(name[rows] * len(_TYPES) + types)
+    calls = np.bincount(group, minlength=len(keys))
     sums = [
         side.names.setdefault((text_of(names, key // len(_TYPES)), _TYPES[key % len(_TYPES)]), Sums())
         for key in keys.tolist()
@@ -198,13 +198,13 @@ def _types(
 ) -> NDArray[np.int64]:
     """Place of each row's type in `KernelType`, shape (len(rows),)."""
     num = len(operator[1]) + 1
-    pairs, of_pair = np.unique(name[0].astype(np.int64) * num + operator[0], return_inverse=True)
+    pairs, of_pair = iv.numbered(name[0].astype(np.int64) * num + operator[0])
     codes = []
     for pair in pairs.tolist():
         text, launched_by = text_of(name[1], (pair + 1) // num), text_of(operator[1], (pair + 1) % num - 1)
         kind = type_of_kernel(text, launched_by) if on_device else type_of_operator(text)
         codes.append(_TYPES.index(kind))
-    result: NDArray[np.int64] = np.array(codes, dtype=np.int64)[of_pair.ravel()]
+    result: NDArray[np.int64] = np.array(codes, dtype=np.int64)[of_pair]
     kind_of = spans.kind[rows]
     result[spans.phase[rows] == OPTIMIZER_PHASE] = _TYPES.index(KernelType.OPTIMIZER)
     result[kind_of == COPY] = _TYPES.index(KernelType.COPY)
@@ -320,10 +320,9 @@ def _add_launches(side: SideSums, table: pa.Table, spans: Spans, rows: NDArray[n
 
 def _grouped(keys: NDArray[np.int64], ns: Int64) -> list[tuple[int, int, int]]:
     """(key, calls, ns) of each key."""
-    unique, group, calls = np.unique(keys, return_inverse=True, return_counts=True)
-    return list(
-        zip(unique.tolist(), calls.tolist(), iv.exact_sums(group.ravel(), ns, len(unique)), strict=True)
-    )
+    unique, group = iv.numbered(keys)
+    calls = np.bincount(group, minlength=len(unique)).tolist()
+    return list(zip(unique.tolist(), calls, iv.exact_sums(group, ns, len(unique)), strict=True))
 
 
 def _pairs(

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from perfscope.analysis.intervals import median_of
 from perfscope.analysis.loading.results import RankLoading
 from perfscope.analysis.results import RankResult
 from perfscope.analysis.steps import FEWEST_OF_HALF, RankSteps
@@ -73,12 +73,13 @@ def mean_input(
     in_few = account is not None and any(entry.part is RunPart.INPUT for entry in account.long_steps)
     worst = longest_wait(loading)
     in_few = in_few and not (worst is not None and worst.sets_pace)
+    least_ns = _least_ns(ranks)
     of_ranks = [
         MeanInput(
             step_ns=float(of_rank.counted.mean()),
             wait_ns=of_rank.mean_input_wait_ns,
-            removable_ns=_removable(of_rank, of_rank.mean_input_wait_ns, _least_ns(ranks)),
-            median_ns=float(np.median(of_rank.counted)),
+            removable_ns=_removable(of_rank, of_rank.mean_input_wait_ns, least_ns),
+            median_ns=median_of(of_rank.counted),
             spread_ratio=_spread(of_rank),
             in_few=in_few,
         )

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from perfscope.analysis.clocks.fit import ClockFit
 from perfscope.analysis.collective_waits import JudgedCalls
-from perfscope.analysis.intervals import Int64, distinct
+from perfscope.analysis.intervals import Int64, distinct, numbered
 from perfscope.analysis.mainline import LINE_EXPOSED, LINE_IDLE, NO_LAYER, MainLine
 from perfscope.analysis.pairs import SEND
 from perfscope.analysis.replay.program import Cells, Events, Float, Index, Program, Stretches
@@ -198,7 +198,7 @@ def _add_rank(row: int, line: MainLine, calls: _Calls, clocks: ClockFit, parts: 
     pieces = _pieces(line, rank_calls, asked, clocks)
     base_cell, base_stretch = parts.first[-1], parts.num_stretches
     cell, stretch, fraction = _places(pieces, asked)
-    lanes, lane = np.unique(rank_calls.lane, return_inverse=True)
+    lanes, lane = numbered(rank_calls.lane)
     step_end = _step_ends(line, clocks)
     marks = _marks(pieces, stretch, calls.key[rank_calls.call], step_end)
     num_marks, parts_before = len(marks.key), parts.num_events

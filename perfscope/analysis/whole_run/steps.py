@@ -16,7 +16,7 @@ import pyarrow as pa
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from perfscope.analysis.intervals import Int64
+from perfscope.analysis.intervals import Int64, median_of
 from perfscope.analysis.spans import whole_numbers
 from perfscope.analysis.steps import counted_steps
 from perfscope.vocabulary.run_parts import STEP_COLUMNS, TIMED, RunPart
@@ -51,7 +51,7 @@ class StepParts(Struct, frozen=True, kw_only=True, eq=False):
     def usual_ns(self) -> int:
         """Median rest of the untraced steps; of all where there are none."""
         chosen = self.untimed[self.is_usual] if self.is_usual.any() else self.untimed
-        return round(float(np.median(chosen))) if len(chosen) else 0
+        return round(median_of(chosen)) if len(chosen) else 0
 
     @property
     def long_from(self) -> float:
@@ -81,7 +81,7 @@ def step_parts(table: pa.Table, durations: Int64) -> StepParts:
         times = np.maximum(whole_numbers(table, STEP_COLUMNS[part]), 0)
         recorded[part] = int(times.sum())
         if part in _PASSES and len(times):
-            times = np.maximum(times - int(np.median(times)), 0)
+            times = np.maximum(times - int(median_of(times)), 0)
         timed[part] = _shared(np.minimum(times, remaining))
         remaining = remaining - timed[part]
     return StepParts(
@@ -181,7 +181,7 @@ def _by_passes(parts: StepParts, excess: Int64) -> NDArray[np.bool_]:
 
 def _median(values: Int64, parts: StepParts) -> int:
     measured = values[parts.is_usual & (values >= 0)]
-    return int(np.median(measured)) if len(measured) else 0
+    return int(median_of(measured)) if len(measured) else 0
 
 
 def _beyond_median(values: Int64, parts: StepParts, least: int) -> NDArray[np.bool_]:

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from perfscope.rundir.rows import StepLines, _irregular, read_step_lines
+from perfscope.rundir.rows import StepLines, _irregular, read_step_files, read_step_lines
+from perfscope.rundir.steps_ahead import StepsAhead
 
 HEADER = b'{"columns": ["step", "start_ns", "dur_ns", "window", "input_ns"]}\n'
 WHOLE = [b"[0,100,10,-1,null]", b"[1,110,12,0,3]", b"[2,122,9,-1,0]"]
@@ -83,3 +84,37 @@ def test_damaged_bytes_are_read_as_line_by_line(data: st.DataObject) -> None:
 def test_a_file_without_a_header_has_no_steps() -> None:
     assert content(read_step_lines(b"\n".join(WHOLE))) == ({}, 3, 0)
     assert content(read_step_lines(b"")) == ({}, 0, 0)
+
+
+OTHER = b'{"columns": ["step", "dur_ns", "start_ns"]}\n'
+LINES = st.sampled_from([*WHOLE, b"[3,131,10", b"[3,131,-1,-1,null]", HEADER.strip(), b""])
+FILES = st.tuples(
+    st.sampled_from([HEADER, HEADER, OTHER, b""]), st.lists(LINES, max_size=4), st.sampled_from([b"\n", b""])
+)
+
+
+@given(st.lists(FILES, min_size=1, max_size=4))
+def test_files_that_are_read_together_have_the_steps_that_each_has_alone(
+    files: list[tuple[bytes, list[bytes], bytes]],
+) -> None:
+    contents = [header + b"\n".join(lines) + end for header, lines, end in files]
+    together = [content(steps) for steps in read_step_files(contents)]
+    assert together == [content(read_step_lines(data)) for data in contents]
+
+
+def test_steps_of_ranks_are_the_same_in_every_order_of_asking() -> None:
+    files = {rank: HEADER + b"[%d,100,10,-1,null]\n" % rank for rank in range(70)}
+    files[40] = b""  # not there
+    asked: list[int] = []
+
+    def read(rank: int) -> bytes:
+        asked.append(rank)
+        return files[rank]
+
+    in_order, ranks = StepsAhead(), tuple(files)
+    found = {rank: content(in_order.of(rank, ranks, read)) for rank in ranks}
+    assert sorted(asked) == sorted([*ranks, 40])  # what ends a read ahead is read again alone
+    alone = StepsAhead()
+    for rank in (69, 3, 3, 40, 0):
+        assert content(alone.of(rank, ranks, files.__getitem__)) == found[rank]
+    assert found[3][0]["step"] == [3] and found[40][2] == 0
