@@ -213,10 +213,12 @@ def analyze(path: Path, jobs: int) -> None:
     """Analyzes the run in this process and `jobs` workers, to the JSON report, and prints what it cost."""
     lean_process()
     from perfscope.analysis.run import analyze_run
+    from perfscope.cycle_collector import in_one_command
     from perfscope.engines.opening import open_executor
     from perfscope.reports.document import build_document, render_json
     from perfscope.rundir.reader import RunReader
 
+    in_one_command()
     begun = time.monotonic()
     with open_executor(jobs=jobs) as executor:
         reader = RunReader(path)

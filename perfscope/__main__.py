@@ -10,7 +10,9 @@ def main() -> None:
 
         hide_pandas()
         from perfscope.cli.main import main as run
+        from perfscope.cycle_collector import in_one_command
 
+        in_one_command()
         run()
     except KeyboardInterrupt:
         sys.stderr.write("perfscope: interrupted\n")

@@ -40,6 +40,7 @@ from perfscope.analysis.spans import SpanTable, WindowFacts, spans_of, whole_num
 from perfscope.analysis.steps import RankSteps, quantiles, rank_steps, steps_on_device
 from perfscope.analysis.waits.stragglers import RankStepTimes, step_times
 from perfscope.analysis.whole_run.steps import StepParts, step_parts
+from perfscope.cycle_collector import collector_off
 from perfscope.errors import RunDirectoryError
 from perfscope.rundir import layout
 from perfscope.rundir.records import RankRecord
@@ -51,6 +52,10 @@ _SHARED = (*bd.DEVICE_COLUMNS, *LAYER_COLUMNS, *COMM_COLUMNS, *STREAM_COLUMNS, *
 _COLUMNS = tuple(dict.fromkeys((*_SHARED, *KERNEL_COLUMNS)))
 _MANY_ROWS = 1 << 16  # of a window whose memory is given back at once
 _OF_KERNELS = frozenset(KERNEL_COLUMNS) - frozenset(_SHARED)
+# Apart from what is read after the layers, by the main lines, pipelines, experts and recomputed work.
+_OF_COMMUNICATION = frozenset(_SHARED) - frozenset(
+    ("start_ns", "device", "lane", "kind", "phase", "step", "launch_step", "launch_ns", "layer", "name")
+)
 
 
 Progress: TypeAlias = Callable[[int, int], None]  # (ranks read, ranks to read)
@@ -162,6 +167,7 @@ def read_part(task: RankTask, progress: Progress | None = None) -> RankPart:
     return part
 
 
+@collector_off()
 def read_packed(task: RankTask) -> RankPart:
     """The same in a task: what is next needed in another task is packed."""
     part = read_part(task)
@@ -285,6 +291,7 @@ def _analyze_window(
     if facts.rank in traces.drawn:
         layers.comm.labels = traces.calls.setdefault((facts.rank, facts.window), [])
     layers.add(table, spans, act, steps, bd.in_steps(table, facts), members)
+    table.forget(_OF_COMMUNICATION)
     traces.lines.add(table, spans, act, steps, (facts.rank, facts.window, facts.host))
     traces.pipeline.add(table, spans, act, steps, facts.rank, facts.window)
     traces.experts.add(table, spans, facts.rank, facts.window, members)

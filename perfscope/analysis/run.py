@@ -20,7 +20,6 @@ from perfscope.analysis.bench_traced import traced_figures
 from perfscope.analysis.clocks.wall import step_notes
 from perfscope.analysis.collective_waits import JudgedCalls
 from perfscope.analysis.collectives import CommAnalysis, analyze_collectives
-from perfscope.analysis.collector import collector_off
 from perfscope.analysis.communication_of_run import (
     axis_of_calls,
     with_communication,
@@ -98,6 +97,7 @@ from perfscope.analysis.whole_run.analyze import whole_run
 from perfscope.analysis.whole_run.results import WholeRun
 from perfscope.analysis.whole_run.steps import traced_shares
 from perfscope.analysis.window_results import UnlikeWindow
+from perfscope.cycle_collector import collector_off
 from perfscope.messages.files import HANDED_OVER, NO_TRACED_STEP, ON_DEVICE
 from perfscope.vocabulary.axes import Axis
 from perfscope.vocabulary.causes import Cause

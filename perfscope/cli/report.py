@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from perfscope.analysis.collector import collector_off
 from perfscope.cli.engine import ENGINE_NAMES, ENGINE_TITLE, UNSTATED, Engine, engine_options
 from perfscope.cli.lazy_group import HELP, GroupedCommand
 from perfscope.cli.output import color_option, in_color, print_paged, print_result
 from perfscope.cli.progress_bar import TRACES, counting
+from perfscope.cycle_collector import collector_off
 from perfscope.errors import PerfscopeError, UsageError
 from perfscope.no_pandas import lean_arrays
 

@@ -17,6 +17,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
 
 from perfscope.children import without_main
+from perfscope.cycle_collector import in_one_command
 from perfscope.no_pandas import lean_process
 
 if TYPE_CHECKING:
@@ -178,6 +179,7 @@ def _work(pipe: Connection) -> None:
     # Ctrl-C reaches every process of the terminal; the one that started this one ends it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     lean_process()
+    in_one_command()
     while True:
         try:
             function = pipe.recv()

@@ -31,6 +31,7 @@ ARROWS: dict[str, set[str]] = {
     "children": set(),
     "settings": set(),
     "no_pandas": set(),
+    "cycle_collector": set(),
     "kernel_text": set(),
     "tasks": set(),
     "engines": set(),
@@ -52,12 +53,13 @@ ARROWS: dict[str, set[str]] = {
         *("runners", "slurm", "api", "engines", "live"),
     },
     "api": {"rundir", "ingest", "analysis", "messages", "reports", "engines"},
-    "__main__": {"cli", "no_pandas"},
+    "__main__": {"cli", "no_pandas", "cycle_collector"},
     "phase_marks": set(),
     "integrations": set(),
     "__init__": {"phase_marks", "api"},  # the latter on first use
 }
 LEAVES = {
+    "cycle_collector",
     "errors",
     "units",
     "volumes",
