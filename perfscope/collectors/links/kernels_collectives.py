@@ -182,14 +182,25 @@ def measure(ranks: TorchRanks | MpiRanks, plan: dict[str, Any], deadline: float)
         say({"how": ranks.how, "hosts": hosts})
     if len(set(hosts)) > 1 and plan["backend"] == "gloo":
         _pairs(ranks, hosts, plan["seconds"], deadline, speaks)
-    for collective in COLLECTIVES:
-        for size in SIZES:
-            seconds = _timed(ranks, collective, size, plan["seconds"], deadline)
-            if speaks and seconds:
-                say({"collective": collective, "bytes": size // ranks.size * ranks.size, "seconds": seconds})
-            elif speaks:
-                say({"missing": f"{collective} of {size} bytes", "reason": "no time was left"})
+    # Each collective at every size before the next size: what time is left for is of all of them.
+    calls = [(collective, size) for size in SIZES for collective in COLLECTIVES]
+    for number, (collective, size) in enumerate(calls):
+        seconds = _timed(ranks, collective, size, plan["seconds"], deadline)
+        if not seconds:
+            if speaks:
+                say(_left_out(calls[number:], ranks.size))
+            break
+        if speaks:
+            say({"collective": collective, "bytes": size // ranks.size * ranks.size, "seconds": seconds})
     ranks.leave()
+
+
+def _left_out(calls: list[tuple[str, int]], num_ranks: int) -> dict[str, Any]:
+    """What no time was left for, in one line."""
+    names = ", ".join(name for name in COLLECTIVES if any(name == collective for collective, _ in calls))
+    least, most = (size // num_ranks * num_ranks for size in (calls[0][1], calls[-1][1]))
+    sizes = f"{least} bytes" if least == most else f"{least} to {most} bytes"
+    return {"missing": f"{names} of {sizes}", "reason": "no time was left; give a larger --budget"}
 
 
 def _timed(

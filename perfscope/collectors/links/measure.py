@@ -33,10 +33,13 @@ PART_S = {
     "copies": 30.0,
     "NCCL": 30.0,
 }
+# Of that, what starting takes on a busy machine, however little is measured then: torch is imported.
+_START_S = {"collectives": 9.0, "MPI": 4.0, "loopback": 1.0, "NUMA": 2.5, "copies": 9.0, "NCCL": 10.0}
 _HERE = Path(__file__).parent
 _CEILINGS = _HERE.parent / "ceilings"
+_LEAST_SCALE = 0.1
 _PER_SIZE_S, _CELL_S = 0.15, 0.12
-_MARGIN_S = 3.0  # to import, to end
+_MARGIN_S = 2.0  # to end
 _MOST_RANKS = 4
 _LEAST_BYTES, _MOST_BYTES = 32 << 20, 256 << 20  # of one array, and of what latencies walk through
 _MEMORY_SHARE = 6
@@ -82,11 +85,18 @@ class Measurement:
     """What is gathered on the way.
 
     Args:
-        scale: of the parts' time, where the user wants less or allows more.
+        wanted: parts, in order.
+        budget_s: wall time for all of them; None = as they need.
     """
 
-    def __init__(self, scale: float) -> None:
-        self.scale = scale
+    def __init__(self, wanted: Sequence[str], budget_s: float | None) -> None:
+        whole, start = (sum(times[part] for part in wanted) for times in (PART_S, _START_S))
+        self._start = 1.0  # share of _START_S that every part has
+        self.scale = 1.0  # of the measuring itself
+        if budget_s is not None:
+            self.scale = min((budget_s - start) / (whole - start), 4.0)
+            if self.scale < _LEAST_SCALE:
+                self._start = self.scale = budget_s / whole
         self.calls: list[Row] = []
         self.numa: list[Row] = []
         self.missing: list[Row] = []
@@ -94,7 +104,8 @@ class Measurement:
         self.hosts: list[str] = []
 
     def budget_s(self, part: str) -> float:
-        return PART_S[part] * self.scale
+        start = _START_S[part]
+        return start * self._start + (PART_S[part] - start) * self.scale
 
     def seconds(self, usual: float) -> float:
         """Of one size, or one cell of the matrix."""
@@ -160,8 +171,7 @@ def measure_links(
         The document; None for ranks other than 0 of several, which have done their part.
     """
     began, machine, wanted = time.monotonic(), read_host(ctx), parts(ctx, tools)
-    scale = 1.0 if budget_s is None else min(budget_s / sum(PART_S[part] for part in wanted), 4.0)
-    so_far = Measurement(scale)
+    so_far = Measurement(wanted, budget_s)
     for number, part in enumerate(wanted, 1):
         if tools.joined is None or tools.joined.rank == 0:
             say(f"measuring links, {number} of {len(wanted)}: {part}, at most {so_far.budget_s(part):.0f} s")
@@ -291,7 +301,7 @@ def _run_ranks(
     budget = so_far.budget_s(part)
     plan = {
         "backend": transport.value,
-        "budget_s": max(budget - 2 * _MARGIN_S, 1.0),
+        "budget_s": max(budget - _MARGIN_S, 1.0),
         "seconds": so_far.seconds(_PER_SIZE_S),
         "local": local,
     }
