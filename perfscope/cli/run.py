@@ -33,7 +33,10 @@ _WATCHING = ("live", "live_interval", "metrics_file", "metrics_interval")
     cls=GroupedCommand,
     groups={
         "Run directory": ("output", "force", "name", "labels", "keep_command_line"),
-        "Traced windows": ("overhead", "windows", "steps_per_window", "no_trace", "layer_counters"),
+        "Traced windows": (
+            *("overhead", "windows", "steps_per_window", "no_trace"),
+            *("layer_counters", "allocations"),
+        ),
         "While it runs": ("live", "live_interval", "metrics_file", "metrics_interval", "hang_after"),
         "Machine": ("sample_interval", "ceilings", "stacks"),
     },
@@ -58,6 +61,12 @@ _WATCHING = ("live", "live_interval", "metrics_file", "metrics_interval")
     "--layer-counters",
     is_flag=True,
     help="Read page faults, CPU time and the PMU's counters at layers of traced steps.",
+)
+@click.option(
+    "--allocations",
+    is_flag=True,
+    help="Record PyTorch's allocations and frees in traced windows: memory over the step, and what ran at "
+    "its peak.",
 )
 @click.option(
     "--keep-command-line",

@@ -218,6 +218,7 @@ def probe_options(
     samples_per_step: int | None = None,
     stacks: bool = False,
     layer_counters: bool = False,
+    allocations: bool = False,
     hang_after: float | None = HANG_AFTER_S,
 ) -> ProbeOptions:
     """What the options above ask of the probe.
@@ -243,6 +244,7 @@ def probe_options(
         sample_interval_ms=sample_interval or 0,
         stacks=stacks,
         layer_counters=layer_counters,
+        allocations=allocations,
         hang_after_s=hang_after,
     )
 

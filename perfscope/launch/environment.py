@@ -32,6 +32,7 @@ class ProbeOptions:
         sampling: whether hardware counters are read beside the training.
         sample_interval_ms: how often.
         stacks: whether the ranks' Python stacks are sampled, too.
+        allocations: whether windows record PyTorch's allocations and frees.
         layer_counters: whether windows read the training thread's counters at the marks of layers.
         hang_after_s: the shortest time without a step that is a hang; None: none is looked for.
         first_step: that the first window starts with, counted from 0; None = the probe's own (an early one).
@@ -45,6 +46,7 @@ class ProbeOptions:
     sampling: bool = True
     sample_interval_ms: float = SAMPLE_INTERVAL_MS
     stacks: bool = False
+    allocations: bool = False
     layer_counters: bool = False
     hang_after_s: float | None = HANG_AFTER_S
     first_step: int | None = None
@@ -55,6 +57,7 @@ class ProbeOptions:
             "windows": self.windows,
             "steps_per_window": self.steps_per_window,
             "layer_counters": self.layer_counters,
+            "allocations": self.allocations,
             "trace": self.trace,
             "samples_per_step": self.samples_per_step,
             "sampling": {"interval_ms": self.sample_interval_ms, "stacks": self.stacks}

@@ -178,8 +178,8 @@ _WHY = {
     Cause.SAMPLER_KILLED: "its sampler was killed",
     Cause.SAMPLER_ENDED: "its sampler ended: {end}",
     Cause.SOURCES_ABSENT: "not available there: run `perfscope doctor` on that host for reasons and remedies",
-    Cause.NO_ALLOCATOR_EVENTS: "the traces have no allocator events: torch.profiler records them with "
-    "profile_memory=True, and the windows of perfscope run do not",
+    Cause.NO_ALLOCATOR_EVENTS: "the traces have no allocator events: record with `perfscope run "
+    "--allocations`, or with torch.profiler's profile_memory=True",
     Cause.MEMORY_NOT_READ: "the sampler read none of it: an older perfscope recorded the run, or "
     "the processes could not be read",
     Cause.CPU_COUNT_NOT_KNOWN: "topology.json does not say how many CPUs there are",

@@ -25,7 +25,7 @@ from perfscope.reports.sections.devices import device_section
 from perfscope.reports.sections.efficiency import efficiency_section
 from perfscope.reports.sections.execution import execution_section, execution_verdict
 from perfscope.reports.sections.experts import experts_section
-from perfscope.reports.sections.findings import LONGEST_SENTENCE, findings_section
+from perfscope.reports.sections.findings import LONGEST_SENTENCE, findings_section, saving_sentence
 from perfscope.reports.sections.hangs import hang_notices, hangs_section, with_hang
 from perfscope.reports.sections.inspector import inspector_section, inspector_verdict
 from perfscope.reports.sections.kernels import kernels_section
@@ -166,6 +166,7 @@ def build_verdict(analysis: RunAnalysis) -> Verdict:
             action=visible(first.text.action, LONGEST_SENTENCE),
             tone="caution" if notable else "plain",
             confidence="" if first.confidence is None else first.confidence.sentence,
+            saving=saving_sentence(first),
         )
     if shares is not None:
         largest = max(shares[1].items(), key=lambda item: item[1])
@@ -250,7 +251,10 @@ def build_figures(analysis: RunAnalysis) -> tuple[KeyFigure, ...]:
         note = f"of the {scope_of(analysis).short}; {note}not overlapped with compute"
         if _lacks_communication(analysis):
             value, note = "not known", "ranks communicate in untraced threads"
-        figures.append(KeyFigure(id="exposed_comm", title="Exposed communication", value=value, note=note))
+        if analysis.collectives or exposed or len(analysis.ranks) > 1:
+            figures.append(
+                KeyFigure(id="exposed_comm", title="Exposed communication", value=value, note=note)
+            )
     figures += [_ranks_figure(analysis), *_memory_figures(analysis)]
     figures += [*machine_figures(analysis), _overhead_figure(analysis)]
     return tuple(figures)

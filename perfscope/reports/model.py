@@ -494,6 +494,7 @@ class Verdict(Struct, frozen=True, kw_only=True):
     action: str
     tone: str
     confidence: str = ""  # a sentence
+    saving: str = ""  # a sentence
 
 
 class Report(Struct, frozen=True, kw_only=True, eq=False):

@@ -82,6 +82,7 @@ def pdf_data(report: Report) -> Json:
             "detail": soft(verdict.detail),
             "action": soft(verdict.action),
             "confidence": soft(verdict.confidence),
+            "saving": soft(verdict.saving),
             "color": TONE_COLOR[verdict.tone],
         },
         "notices": [_note_json(note) for note in report.notices],

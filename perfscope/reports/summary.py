@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 from perfscope import units
@@ -15,7 +16,8 @@ MOST_HELP = 4
 _HEADLINE, _ACTION, _GAIN, _CONFIDENCE, _SYMPTOMS, _NOTICE, _MISSING = 3, 3, 1, 2, 2, 2, 2  # lines at most
 _MOST_NOTICES = 2
 _LEAST_HELP = 0.01  # of the step that a what-if must save
-_LONGEST_NAME = 36  # of something that was not collected
+_LONGEST_NAME = 48  # of something that was not collected
+_DETAIL = re.compile(r" \([^()]*\)$")  # of a name, which the whole text has
 _BESIDE_STEP = ("throughput", "tokens")  # key figures on the line of the step
 _SHOWN = ("state", "memory", "machine", "overhead")  # key figures on the line below the bar
 
@@ -48,9 +50,8 @@ def _top(report: Report, width: int, style: Style) -> Iterator[str]:
     if verdict.action:
         yield from _at_most(_ACTION, wrapped(verdict.action, width, "    ", "  → "))
     card = _verdict_card(report)
-    if card.gain:
-        gain = f"Saves at most {card.gain} of a step ({units.format_ratio(card.gain_ratio)})."
-        yield from _at_most(_GAIN, wrapped(gain, width))
+    if verdict.saving:
+        yield from _at_most(_GAIN, wrapped(verdict.saving, width))
     if verdict.confidence:
         yield from _at_most(_CONFIDENCE, wrapped(verdict.confidence, width))
     symptoms = [symptom.heading or symptom.title for symptom in card.symptoms]
@@ -71,13 +72,24 @@ def _step(report: Report, width: int, style: Style) -> Iterator[str]:
         beside = [figures[name].value for name in _BESIDE_STEP if name in figures]
         beside += [f"{figure.title} {figure.value}" for name, figure in figures.items() if name == "mfu"]
         parts = [f"Step   {step.value}", f"({step.note})" if step.note else "", *beside]
-        yield style.bold(head("  ".join(filter(None, parts)), width))
+        yield from (style.bold(line) for line in _at_most(2, _filled(parts, width)))
     yield from _bar(report, width, style)
     available = [figures[name] for name in _SHOWN if name in figures and figures[name].value != units.MISSING]
     texts = [_short(figure) for figure in available]
     if texts:
         yield from (style.quiet(line) for line in _at_most(2, wrapped("; ".join(texts), width)))
     yield ""
+
+
+def _filled(parts: Sequence[str], width: int) -> list[str]:
+    """Parts two columns apart, on further lines where they do not fit; none is divided."""
+    lines: list[str] = []
+    for part in filter(None, parts):
+        if lines and cells(lines[-1]) + 2 + cells(part) <= width:
+            lines[-1] += f"  {part}"
+        else:
+            lines.append(f"       {part}" if lines else part)
+    return [head(line, width) for line in lines]
 
 
 def _short(figure: KeyFigure) -> str:
@@ -152,7 +164,7 @@ def _missing(report: Report, width: int, style: Style) -> Iterator[str]:
     """Names of what was not collected, without reasons."""
     section = _section(report, "missing")
     tables = [block for block in section.blocks if isinstance(block, Table)] if section is not None else []
-    names = [head(str(row[0]), _LONGEST_NAME) for table in tables for row in table.rows]
+    names = [head(_DETAIL.sub("", str(row[0])), _LONGEST_NAME) for table in tables for row in table.rows]
     if names:
         text = f"Not collected: {', '.join(dict.fromkeys(names))}"
         yield from (style.quiet(line) for line in _at_most(_MISSING, wrapped(text, width, "  ", "")))

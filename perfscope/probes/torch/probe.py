@@ -61,7 +61,7 @@ class TorchProbe(FrameworkProbe):
     def __init__(self, process: Process) -> None:
         self.torch = sys.modules["torch"]
         self.unseen = unseen_test(self.torch)
-        self._profiler = TorchTrace()
+        self._profiler = TorchTrace(bool(process.config.get("allocations")))
         self._pre_hooks = self.torch.nn.modules.module._global_forward_pre_hooks
         self._compile = CompileWatch(self._compiled_entered, self._compiled_left)
         self._layer_hooks = LayerHooks(self._layer_pre, self._layer_post, self._layer_left)

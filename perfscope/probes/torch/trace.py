@@ -47,7 +47,9 @@ class TorchTrace(Trace):
     suffix = layout.KINETO
     _initialized = False
 
-    def __init__(self) -> None:
+    def __init__(self, allocations: bool = False) -> None:
+        """`allocations`: whether the allocator's events are recorded, too."""
+        self._allocations = allocations
         self._profile: Optional[Any] = None
         self._thread: Optional[int] = None  # the only one that may stop the session; None: any
         self._device: Optional[str] = None  # whose kernels the session records
@@ -76,7 +78,11 @@ class TorchTrace(Trace):
         device = "cuda" if torch.cuda.is_available() and torch.cuda.is_initialized() else None
         profiler = torch.autograd.profiler
         shapes = _has_peers() or self._num_sessions % _SHAPES_EVERY == 0
-        options: Dict[str, Any] = {"record_shapes": shapes, "use_kineto": True}
+        options: Dict[str, Any] = {
+            "record_shapes": shapes,
+            "profile_memory": self._allocations,
+            "use_kineto": True,
+        }
         self._device = device
         self._thread = threading.get_ident()
         if self._thread != threading.main_thread().ident:
