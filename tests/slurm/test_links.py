@@ -18,14 +18,15 @@ def test_links_between_the_nodes_of_a_step_are_measured_and_printed_once(
     cluster: MiniSlurm, tmp_path: Path
 ) -> None:
     pytest.importorskip("torch")
-    doctor = [*PERFSCOPE, "doctor", "--links", "--budget", "30", "--json"]
-    command = ["srun", "-N2", "-n2", "--ntasks-per-node=1", *doctor]
-    ended = cluster.run(command, cwd=tmp_path, timeout=150)
+    doctor = [*PERFSCOPE, "doctor", "--links", "--budget", "60", "--json"]
+    # The nodes of this Slurm are one machine, whose name server does not know their names.
+    command = ["env", "MASTER_ADDR=127.0.0.1", "srun", "-N2", "-n2", "--ntasks-per-node=1", *doctor]
+    ended = cluster.run(command, cwd=tmp_path, timeout=240)
     assert ended.returncode == 0, ended.stderr
     document = json.loads(ended.stdout)  # of rank 0 alone
     (links,) = document["links"]
     measured = {(call["transport"], call["collective"], call["num_ranks"]) for call in links["calls"]}
-    assert measured >= {("tcp", "send", 2), ("gloo", "all_reduce", 2)}
+    assert measured >= {("tcp", "send", 2), ("gloo", "all_reduce", 2)}, (links["missing"], ended.stderr)
     # Both nodes are this machine, so the ranks meet over loopback.
     assert {call["link_class"] for call in links["calls"]} == {"loopback"}
-    assert all(fit["bandwidth_bytes_per_s"] > 0 for fit in links["fits"])
+    assert all(fit["bytes_per_s"] > 0 for fit in links["fits"])

@@ -74,11 +74,12 @@ def run_child(
         finally:
             _kill(process)
         answer.lines = _parsed(data)
+        errors.seek(0)
+        last = _last_line(errors.read())
         if not ended:
-            answer.failure = "no time was left"
+            answer.failure = f"no time was left; its last message: {last}" if last else "no time was left"
         elif process.returncode:
-            errors.seek(0)
-            answer.failure = _last_line(errors.read()) or f"ended with status {process.returncode}"
+            answer.failure = last or f"ended with status {process.returncode}"
     answer.took_ns = time.monotonic_ns() - began
     return answer
 
