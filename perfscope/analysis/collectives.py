@@ -67,6 +67,7 @@ def analyze_collectives(
         devices: rank -> devices of its process, where it has several.
     """
     name_groups(record, hosts)
+    world_size = world_size or _ranks_of_job(record)
     matched, clocks, missing = _match(record, hosts, world_size, devices or {})
     if record.num_nameless:
         missing.append(
@@ -99,6 +100,16 @@ def analyze_collectives(
         waiting_ns=waiting,
         matches=tuple(matches),
     )
+
+
+def _ranks_of_job(record: CommRecord) -> int | None:
+    """Ranks of a job that states no size: those that were traced, unless there must be more.
+
+    One rank that communicates has others, and so has a group of more ranks than were traced.
+    """
+    traced = {rank for group in record.groups.values() for rank in group.ranks}
+    most = max((group.size for group in record.groups.values()), default=0)
+    return len(traced) if len(traced) > 1 and most <= len(traced) else None
 
 
 def _match(
@@ -170,7 +181,9 @@ def _match_group(
         return None, why.ONE_SIDED
     if is_unknown(key.group):
         return None, why.GROUP_NOT_KNOWN
-    size = group.size or world_size or len(group.ranks)
+    size = group.size or world_size
+    if size is None:
+        return None, why.SIZE_NOT_KNOWN
     if len(group.ranks) < size <= sum(devices.get(rank, 1) for rank in group.ranks):
         return None, why.single_devices(size, len(group.ranks))
     if len(group.ranks) < size:
@@ -188,7 +201,7 @@ def _sum_up(
     num_ranks = len(group.ranks)
     sizes = np.concatenate([calls.size for calls in every])
     duration = round(sum(int((calls.exit - calls.enter).sum()) for calls in every) / num_ranks)
-    size = group.size or (None if is_unknown(key.group) else world_size or num_ranks)
+    size = group.size or (None if is_unknown(key.group) else world_size)
     has_size = sizes >= 0
     total_bytes = round(int(sizes[has_size].sum()) / num_ranks) if has_size.any() else None
     in_told = round(

@@ -18,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from perfscope.analysis import intervals as iv
@@ -67,9 +68,10 @@ class DeviceIdleRecord:
 
     def __init__(self) -> None:
         self._parts: dict[tuple[HostActivity, str], _Part] = defaultdict(_Part)
+        self._knows_queue = True
 
     def add_window(
-        self, table: pa.Table, spans: Spans, selected: Mask, main: Sequence[int], queued: Intervals
+        self, table: pa.Table, spans: Spans, selected: Mask, main: Sequence[int], queued: Intervals | None
     ) -> None:
         """Attributes the gaps between the selected device events.
 
@@ -78,12 +80,14 @@ class DeviceIdleRecord:
             spans: the same rows.
             selected: shape (n,), device events, as for `breakdown.device_breakdown`.
             main: lanes of the main thread.
-            queued: when something that was launched had not begun (`kernels.streams.queued`).
+            queued: when something that was launched had not begun (`kernels.streams.queued`); None = not known.
         """
         busy = spans.union(selected)
         idle = np.stack((busy[:-1, 1], busy[1:, 0]), axis=1) if len(busy) else iv.empty()
         if not len(idle):
             return
+        if queued is None:
+            self._knows_queue, queued = False, idle  # so that none of it counts as idle with nothing queued
         name, names = words(table, "name")
         sources = _sources(spans, name, names, main)
         self._count_after(sources, spans, name, names, iv.subtract(idle, queued))
@@ -204,6 +208,8 @@ class DeviceIdleRecord:
         for (activity, name), part in self._parts.items():
             of_activity[activity].append((name, part))
         results = [entry for activity, parts in of_activity.items() for entry in _named(activity, parts)]
+        if not self._knows_queue:
+            results = [replace(entry, queue_empty_ns=None, after_ns=None) for entry in results]
         return tuple(sorted(results, key=lambda entry: (-entry.ns, entry.kind, entry.name or "")))
 
 

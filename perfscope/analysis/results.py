@@ -102,7 +102,7 @@ class DeviceIdle(Struct, frozen=True, kw_only=True):
         kind: what the host was in.
         name: of the call, operator or function; None: it has none, or stands for several with little time.
         queue_empty_ns: of it, while nothing that was launched waited to begin: the device waited for the
-            host.
+            host. None where the trace does not say when most device events were launched; so is `after_ns`.
         after_ns: idle time with nothing queued from the end of calls that had waited for all work of the
             device until the next work begins; part of `ns` of other entries, never of this one.
         calls: that cover idle time.
@@ -114,8 +114,8 @@ class DeviceIdle(Struct, frozen=True, kw_only=True):
     kind: HostActivity
     name: str | None
     ns: int
-    queue_empty_ns: int
-    after_ns: int
+    queue_empty_ns: int | None
+    after_ns: int | None
     calls: int
     operator: str | None = None
     range: str | None = None

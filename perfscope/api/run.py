@@ -267,6 +267,7 @@ class Run:
                     for lane in summary.lanes
                 ),
                 load=partial(load, summary.rank, summary.window),
+                steps=tuple(summary.steps) if summary.is_marked else (),
             )
             for summary in self.reader.summaries()
         )

@@ -195,7 +195,7 @@ def check_outputs(html_file: Path | None, pdf_file: Path | None, *, of_traces: b
 
 def are_traces(sources: Sequence[Path]) -> bool:
     """Whether the user names traces, not a run."""
-    from perfscope.ingest.formats.registry import is_trace_name
+    from perfscope.ingest.importing import traces_in
     from perfscope.rundir import layout
 
     if len(sources) != 1:
@@ -204,7 +204,7 @@ def are_traces(sources: Sequence[Path]) -> bool:
     if not source.is_dir():
         return source.is_file()
     is_run = (source / layout.RUN_JSON).exists() or (source / layout.RANKS).exists()
-    return not is_run and any(is_trace_name(path.name) for path in source.iterdir())
+    return not is_run and bool(traces_in(source))
 
 
 @collector_off()

@@ -71,6 +71,7 @@ class RunFacts:
 
 
 _NO_FACTS = RunFacts()
+_DEEPEST = 3  # levels of folders below the named one, such as a folder per host
 
 
 def import_traces(
@@ -161,7 +162,7 @@ def _usable(
 
 
 def trace_files(paths: Iterable[Path]) -> list[Path]:
-    """Files as given; for a directory the traces in it, `rank2` before `rank10`.
+    """Files as given; for a directory the traces in it, else in folders below it, `rank2` before `rank10`.
 
     Raises:
         TraceError: a path is not there, or a directory holds no trace.
@@ -169,17 +170,33 @@ def trace_files(paths: Iterable[Path]) -> list[Path]:
     files = []
     for path in paths:
         if path.is_dir():
-            inside = sorted(
-                (p for p in path.iterdir() if is_trace_name(p.name) and p.is_file()), key=_natural
-            )
+            inside = traces_in(path)
             if not inside:
-                raise TraceError(f"{path}: holds no traces ({trace_patterns()})")
+                raise TraceError(f"{path}: holds no traces ({trace_patterns()}); name the trace files")
             files += inside
         elif path.exists():
             files.append(path)
         else:
             raise TraceError(f"{path}: not there")
     return files
+
+
+def traces_in(directory: Path) -> list[Path]:
+    """Traces of a directory by their names; without any, those in folders below it that are no runs."""
+    here = sorted((p for p in directory.iterdir() if is_trace_name(p.name) and p.is_file()), key=_natural)
+    if here:
+        return here
+    below: list[Path] = []
+    for folder, names, files in os.walk(directory):
+        if layout.RUN_JSON in files or len(Path(folder).relative_to(directory).parts) == _DEEPEST:
+            names.clear()
+        if layout.RUN_JSON not in files:
+            below += [Path(folder, name) for name in files if is_trace_name(name)]
+    return sorted((path for path in below if path.is_file()), key=_natural_path)
+
+
+def _natural_path(path: Path) -> list[list[tuple[int, int, str]]]:
+    return [_natural(Path(part)) for part in path.parts]
 
 
 def _natural(path: Path) -> list[tuple[int, int, str]]:

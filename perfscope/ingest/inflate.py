@@ -27,8 +27,12 @@ def too_much(packed: int) -> str:
     return f"unpacks to more than {most_bytes(packed):,} bytes, which no trace of {packed:,} bytes does"
 
 
-def read_whole(path: Path) -> bytes:
+def read_whole(path: Path, *, is_part_of_use: bool = False) -> bytes:
     """The content of a trace file of a run; unpacked where its name ends in .gz.
+
+    Args:
+        path: of the file.
+        is_part_of_use: of damaged gzip data, give what comes before the damage.
 
     Raises:
         TraceError: it cannot be read, is damaged, or is larger than is read into memory.
@@ -37,7 +41,13 @@ def read_whole(path: Path) -> bytes:
         with open_regular(path) as file:
             packed = os.fstat(file.fileno()).st_size
             if path.suffix == ".gz":
-                return _inflated(file.read(), min(most_bytes(packed), _MOST_IN_MEMORY), packed)
+                parts: list[bytes] = []
+                try:
+                    _inflate(file.read(), min(most_bytes(packed), _MOST_IN_MEMORY), packed, parts)
+                except (EOFError, zlib.error):
+                    if not (is_part_of_use and parts):
+                        raise
+                return b"".join(parts)
             if packed > _MOST_IN_MEMORY:
                 raise ValueError(f"{packed:,} bytes, more than the {_MOST_IN_MEMORY:,} that are read")
             return file.read()
@@ -46,9 +56,8 @@ def read_whole(path: Path) -> bytes:
         raise TraceError(f"{path}: cannot be read: {' '.join(str(reason).split())}") from None
 
 
-def _inflated(data: bytes, most: int, packed: int) -> bytes:
-    """All gzip members of `data`."""
-    parts: list[bytes] = []
+def _inflate(data: bytes, most: int, packed: int, parts: list[bytes]) -> None:
+    """All gzip members of `data`, piece by piece into `parts`."""
     total = 0
     while data:
         inflater = zlib.decompressobj(_GZIP)
@@ -62,4 +71,3 @@ def _inflated(data: bytes, most: int, packed: int) -> bytes:
                 raise EOFError("gzip data ends early")
             parts.append(part)
         data = inflater.unused_data.lstrip(b"\0")  # some writers pad with zeros
-    return b"".join(parts)

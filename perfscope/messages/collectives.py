@@ -7,6 +7,7 @@ from perfscope.vocabulary.communication import Unattributed
 
 OTHER_END = "the other end was not traced, or the trace does not name the peers"
 ONE_SIDED = "one rank makes these calls alone: no other rank enters them"
+SIZE_NOT_KNOWN = "the trace does not say how many ranks the job has"
 GROUP_NOT_KNOWN = "the trace does not say which of several process groups they are on"
 # Of calls that belong to no layer.
 UNATTRIBUTED = {

@@ -23,6 +23,7 @@ _COLLECTIVES = {
     **{"all_to_all": 6, "reduce_scatter": 7, "barrier": 9},
 }
 _POINT_TO_POINT = {"send": SEND, "recv": RECEIVE}
+STEP = "perfscope.step"  # nodes with the span of a step, which is longer than that of its work
 _GROUPS = "## process_group:init ##"  # as PyTorch's own execution traces name that node
 _WORK = frozenset(("compute", "copy", "optimizer", "comm"))
 _COLUMNS = (
@@ -42,7 +43,7 @@ def write_chakra(parts: Sequence[TimelinePart], groups: Groups, folder: Path) ->
     Raises:
         PerfscopeError: the folder is there, or cannot be written.
     """
-    origin = first_start(parts)
+    origin = min([first_start(parts), *(start for part in parts for _, start, _ in part.steps)])
     of_rank: dict[int, list[TimelinePart]] = {}
     for part in sorted(parts, key=lambda each: (each.rank, each.window)):
         of_rank.setdefault(part.rank, []).append(part)
@@ -85,6 +86,9 @@ def _write_rank(file: BinaryIO, rank: int, windows: list[TimelinePart], groups: 
             number += 1
             depends_on = order.before(row, number)
             _write(file, _node(number, row, depends_on, rank, row["start_ns"] - origin))
+        for step, start, end in window.steps:
+            number += 1
+            _write(file, _step_node(number, step, start - origin, end - origin))
     return number
 
 
@@ -134,6 +138,18 @@ def _groups_node(number: int, rank: int, groups: Groups) -> bytes:
     ]
     inputs = _text(1, json.dumps([json.dumps(listed)])) + _text(2, "[[]]") + _text(3, json.dumps(["String"]))
     return _varint_field(1, number) + _text(2, _GROUPS) + _varint_field(3, METADATA) + _message(8, inputs)
+
+
+def _step_node(number: int, step: int, start_ns: int, end_ns: int) -> bytes:
+    first = start_ns // 1000
+    return b"".join(
+        (
+            _varint_field(1, number) + _text(2, STEP) + _varint_field(3, METADATA),
+            _varint_field(6, first) + _varint_field(7, end_ns // 1000 - first),
+            _message(10, _number_attribute("duration_ns", end_ns - first * 1000)),
+            _message(10, _number_attribute("step", step)),
+        )
+    )
 
 
 def _node(number: int, row: _Row, depends_on: list[int], rank: int, start_ns: int) -> bytes:

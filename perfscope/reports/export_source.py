@@ -24,13 +24,17 @@ class LaneName(Struct, frozen=True, kw_only=True):
 
 
 class TimelinePart(Struct, frozen=True, kw_only=True):
-    """The timeline of one rank and window. `load` gives rows of schema.EXPORTED, read anew by each call."""
+    """The timeline of one rank and window. `load` gives rows of schema.EXPORTED, read anew by each call.
+
+    `steps`: (number, start, end) in ns of the host's clock; () where the trace marks none.
+    """
 
     rank: int
     window: int
     host: str
     lanes: tuple[LaneName, ...]
     load: Callable[[], pa.Table]
+    steps: tuple[tuple[int, int, int], ...] = ()
 
 
 class Writer(Protocol):

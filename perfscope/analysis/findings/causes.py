@@ -186,12 +186,12 @@ def _blocking_call(evidence: Evidence) -> BlockingCall | None:
     if not total or not calls:
         return None
     (kind, _), alike = max(
-        calls.items(), key=lambda item: sum(entry.ns + entry.after_ns for entry in item[1])
+        calls.items(), key=lambda item: sum(entry.ns + (entry.after_ns or 0) for entry in item[1])
     )
-    ns, after_ns = sum(entry.ns for entry in alike), sum(entry.after_ns for entry in alike)
+    ns, after_ns = sum(entry.ns for entry in alike), sum(entry.after_ns or 0 for entry in alike)
     if ns + after_ns < _BLOCKS * total or ns + after_ns < launches:
         return None
-    longest = max(alike, key=lambda entry: entry.ns + entry.after_ns)
+    longest = max(alike, key=lambda entry: entry.ns + (entry.after_ns or 0))
     by_name: dict[str, int] = defaultdict(int)
     for entry in alike:
         by_name[str(entry.name)] += entry.ns
@@ -242,7 +242,7 @@ def _launching_share(evidence: Evidence) -> float:
     """Share of the devices' idle time with nothing queued and the host in launching calls or operators."""
     entries = [entry for rank in evidence.ranks for entry in rank.device_idle or ()]
     total = sum(entry.ns for entry in entries)
-    launching = sum(entry.queue_empty_ns for entry in entries if entry.kind in LAUNCHING)
+    launching = sum(entry.queue_empty_ns or 0 for entry in entries if entry.kind in LAUNCHING)
     return launching / total if total else 0.0
 
 

@@ -75,11 +75,14 @@ def _lengths(launched: Int64, began: Int64) -> Int64:
     return lengths
 
 
-def queued(table: pa.Table, spans: Spans, selected: Mask) -> Intervals:
+def queued(table: pa.Table, spans: Spans, selected: Mask) -> Intervals | None:
     """When something whose launching call had returned had not begun on any stream.
 
-    Arguments as for `StreamRecord.add_window`.
+    Arguments as for `StreamRecord.add_window`. None where the launches of most device events are not in the
+    trace: an empty queue would be seen where none was recorded.
     """
     launch, dur = whole_numbers(table, "launch_ns"), whole_numbers(table, "launch_dur_ns", null=0)
     has_launch = selected & (launch >= 0)
+    if 2 * int(has_launch.sum()) < int(selected.sum()):
+        return None
     return iv.union((launch + dur)[has_launch], spans.start[has_launch])

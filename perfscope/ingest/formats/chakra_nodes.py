@@ -59,7 +59,7 @@ class ChakraFile:
     """
 
     def __init__(self, path: Path) -> None:
-        self._data = read_whole(path)
+        self._data = read_whole(path, is_part_of_use=True)
         self.ends_early = False
         self.num_read = self.num_dropped = 0
         try:

@@ -40,6 +40,7 @@ _KIND_OF = {
     RECEIVE: "comm",
     COLLECTIVE: "comm",
 }
+_STEP = "perfscope.step"  # nodes of perfscope's own exports
 _LATEST_US, _MOST_ROWS, _MOST_NAME = 1 << 50, 200, 200
 _UNTIMED = (
     "the file has no start times or no durations: steps, their parts and bandwidths are missing. A Chakra "
@@ -61,10 +62,12 @@ def ingest_chakra(file: WindowFile) -> IngestSummary:
     if not reading.nodes:
         raise TraceError(f"{file.source}: a Chakra execution trace without nodes")
     trace = reading.trace if reading.is_timed else FrameworkTrace()
+    steps_cut = reading.leave_out_last() if source.ends_early else 0
     write_table(trace.table(file.rank, file.window), file.table)
     notes = [] if reading.is_timed else [_UNTIMED]
-    notes += ["the file ends early"] if source.ends_early else []
-    if reading.is_timed and not trace.steps:
+    if source.ends_early:
+        notes.append("the file is cut off; the nodes before are used" + ", whole steps only" * steps_cut)
+    if reading.is_timed and not trace.steps and not steps_cut:
         notes.append("no step marks: the whole file counts as one step")
     return IngestSummary(
         source=source_of(file),
@@ -80,7 +83,9 @@ def ingest_chakra(file: WindowFile) -> IngestSummary:
         salvaged=source.num_dropped > 0 or source.ends_early,
         notes=tuple(notes),
         lanes=tuple(trace.lanes),
-        steps=tuple(trace.spans_of_steps()) if len(trace) else (),
+        steps=tuple(trace.spans_of_steps()) if len(trace) and not (steps_cut and not trace.steps) else (),
+        steps_cut=steps_cut,
+        ends_early=source.ends_early,
         step_source=trace.step_source,
         groups=tuple(reading.groups),
         world_size=reading.world_size,
@@ -107,6 +112,8 @@ class _Reading:
         self._starts: set[int] = set()
         self._num_timed = 0
         self._spans: dict[int, tuple[int, int]] = {}  # of steps
+        self._marked: set[int] = set()  # steps whose span the file states
+        self._last_step = -1  # of the last node with times
 
     def add(self, node: ChakraNode) -> None:
         """The next node."""
@@ -121,6 +128,9 @@ class _Reading:
         duration = node.number("duration_ns")
         duration = node.duration_us * 1000 if duration is None else duration
         if not (0 <= node.start_us < _LATEST_US and 0 <= duration < _LATEST_US * 1000):
+            return
+        if node.name == _STEP and node.type == METADATA:
+            self._mark(node, node.start_us * 1000, duration)
             return
         if node.type not in _KIND_OF and not (node.type == METADATA and duration):
             return
@@ -187,10 +197,28 @@ class _Reading:
             collective=collective,
             flops=max(-1, node.number("num_ops") or -1),
         )
-        if step is not None and 0 <= step < 1 << 31:
+        if step is None or not 0 <= step < 1 << 31:
+            return
+        self._last_step = step
+        if step not in self._marked:
             first, last = self._spans.get(step, (start, start))
             self._spans[step] = (min(first, start), max(last, start + duration))
             self.trace.steps = [(number, *span) for number, span in self._spans.items()]
+
+    def _mark(self, node: ChakraNode, start: int, duration: int) -> None:
+        step = node.number("step")
+        if step is not None and 0 <= step < 1 << 31 and duration:
+            self._marked.add(step)
+            self._spans[step] = (start, start + duration)
+            self.trace.steps = [(number, *span) for number, span in self._spans.items()]
+
+    def leave_out_last(self) -> int:
+        """The step of the last node of a file that is cut off is not whole; how many steps that are."""
+        if self._last_step not in self._spans:
+            return 0
+        del self._spans[self._last_step]
+        self.trace.steps = [(number, *span) for number, span in self._spans.items()]
+        return 1
 
     def _lane(self, node: ChakraNode) -> int:
         device, lane = node.number("device"), node.number("lane")

@@ -143,7 +143,7 @@ def ingest_alone(file: WindowFile) -> IngestSummary:
         events_skipped=0,
         unclassified=(),
         salvaged=nodes.num_dropped > 0 or nodes.ends_early,
-        notes=(_ALONE, *_damage(nodes)),
+        notes=(*_damage(nodes), _ALONE),
         lanes=(),
         steps=(),
         step_source=StepSource.WHOLE_FILE,
@@ -158,7 +158,12 @@ def ingest_alone(file: WindowFile) -> IngestSummary:
 
 
 def _damage(file: ExecutionFile) -> list[str]:
-    notes = ["the execution trace ends early"] if file.ends_early else []
+    notes = []
+    if file.ends_early:
+        notes.append(
+            f"the execution trace is cut off after {file.num_read:,} nodes, which are used; the observer's "
+            "unregister_callback() writes the end"
+        )
     if file.num_dropped:
         notes.append(f"{file.num_dropped:,} nodes of the execution trace cannot be read")
     return notes

@@ -86,14 +86,17 @@ class ExecutionFile:
     """
 
     def __init__(self, path: Path) -> None:
-        data = read_whole(path)
+        data = read_whole(path, is_part_of_use=True)
         self.ends_early = False
         document = _decoded(data)
         if document is None:
             self.ends_early = True
             document = _begun(data)
         if document is None:
-            raise TraceError(f"{path}: is no execution trace that can be read: it is damaged")
+            raise TraceError(
+                f"{path}: an execution trace that is cut off or damaged before its first node: copy it again, "
+                "or record it again and call the observer's unregister_callback() before the program ends"
+            )
         self.schema, self.pid = document.schema[:64], document.pid
         self._raws = document.nodes
         self.num_read, self.num_dropped = len(self._raws), 0

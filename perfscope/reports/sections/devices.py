@@ -85,13 +85,15 @@ def device_section(analysis: RunAnalysis) -> Section | None:
 def _idle_table(analysis: RunAnalysis) -> tuple[Table, ...]:
     """Idle time of all devices by what the host was in; () where there is none."""
     sums: dict[tuple[HostActivity, str | None], list[int]] = {}
+    knows_queue = True
     longest: dict[tuple[HostActivity, str | None], DeviceIdle] = {}
     for entry in (entry for rank in analysis.ranks for entry in rank.device_idle or ()):
         key = entry.kind, entry.name
         total = sums.setdefault(key, [0, 0, 0])
         total[0] += entry.ns
         total[1] += entry.calls
-        total[2] += entry.queue_empty_ns
+        total[2] += entry.queue_empty_ns or 0
+        knows_queue &= entry.queue_empty_ns is not None
         longest[key] = max(longest.get(key, entry), entry, key=lambda entry: entry.ns)
     idle = sum(ns for ns, *_ in sums.values())
     if not idle:
@@ -114,7 +116,9 @@ def _idle_table(analysis: RunAnalysis) -> tuple[Table, ...]:
         names = (visible(text) if text is not None else None for text in (at.operator, at.range, at.layer))
         unnamed = "" if key[0] is HostActivity.UNTRACED else "(others)"
         name = visible(key[1]) if key[1] is not None else unnamed
-        rows.append((TITLES[key[0]], name, ns, ns / idle, empty, calls or None, *names))
+        rows.append(
+            (TITLES[key[0]], name, ns, ns / idle, empty if knows_queue else None, calls or None, *names)
+        )
     return (
         Table(
             id="device-idle",

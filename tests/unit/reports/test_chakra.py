@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from msgspec.structs import replace
 
 from perfscope.errors import PerfscopeError
 from perfscope.reports.chakra import write_chakra
@@ -208,3 +209,19 @@ def test_the_command_writes_a_file_per_rank_with_every_collective_of_the_run(tmp
     assert (again.returncode, again.stderr.count("\n")) == (1, 1)
     table = perfscope("export", "run", "--format", "chakra", "--table", "layers", "-o", "x")
     assert table.returncode == 2
+
+
+def test_steps_come_back_with_their_whole_span(tmp_path: Path) -> None:
+    from perfscope.ingest.importing import import_traces
+
+    rows = [span("mm", start, start + 10, step=start // 100) for start in (110, 150, 220)]
+    steps = tuple((step, EPOCH + step * 100_000, EPOCH + (step + 1) * 100_000) for step in (1, 2))
+    write_chakra([replace(part(0, *rows), steps=steps)], {}, tmp_path / "out")
+    (found,) = import_traces([tmp_path / "out"], tmp_path / "run").summaries
+    assert [(step, end - start) for step, start, end in found.steps] == [(1, 100_000), (2, 100_000)]
+    # A file that is cut off has no whole last step.
+    file = tmp_path / "out" / "trace.0.et"
+    file.write_bytes(file.read_bytes()[:-80])
+    (found,) = import_traces([tmp_path / "out"], tmp_path / "cut").summaries
+    assert [step for step, *_ in found.steps] == [1]
+    assert (found.ends_early, found.steps_cut) == (True, 1)

@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from perfscope.errors import TraceError
 from perfscope.ingest.companions import TracePart, pair_executions
 from perfscope.ingest.formats.format import TraceRank
 from perfscope.ingest.formats.registry import FORMATS
@@ -133,7 +134,22 @@ def test_an_execution_trace_cut_off_keeps_the_nodes_before(tmp_path: Path) -> No
     cut.write_bytes(data[: len(data) // 2])
     found = summary(run_of(tmp_path, cut))
     assert 200 < found["execution"]["num_nodes"] < 564
-    assert "the execution trace ends early" in found["notes"]
+    assert found["notes"][0].startswith("the execution trace is cut off after ")
+
+
+def test_a_compressed_one_cut_off_keeps_the_nodes_before(tmp_path: Path) -> None:
+    cut = tmp_path / "rank0.et.json.gz"
+    cut.write_bytes(GLOO[1].read_bytes()[:-3000])
+    found = summary(run_of(tmp_path, cut))
+    assert 100 < found["execution"]["num_nodes"] < 564
+    assert found["notes"][0].startswith("the execution trace is cut off")
+
+
+def test_one_cut_off_before_its_first_node_says_what_to_do(tmp_path: Path) -> None:
+    cut = tmp_path / "rank0.et.json"
+    cut.write_bytes(gzip.decompress(GLOO[1].read_bytes())[:300])
+    with pytest.raises(TraceError, match=r"unregister_callback\(\) before the program ends"):
+        run_of(tmp_path, cut)
 
 
 def test_one_that_cannot_be_read_leaves_the_kineto_trace(tmp_path: Path) -> None:

@@ -1,0 +1,83 @@
+"""Recorded traces as other versions and other jobs would have written them: conclusions are right or missing."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perfscope.analysis.results import RunAnalysis
+from perfscope.analysis.run import analyze_run
+from perfscope.ingest.importing import import_traces
+from perfscope.messages.missing import cause_text
+from perfscope.rundir.reader import RunReader
+from perfscope.vocabulary.findings import FindingKind
+
+TRACES = Path(__file__).parents[2] / "data" / "traces"
+DLRM = [TRACES / "dlrm_v100_8ranks" / f"rank{rank}.json.gz" for rank in range(8)]
+
+Trace = dict[str, Any]
+
+
+def changed(source: Path, target: Path, change: Callable[[Trace], object]) -> Path:
+    trace = json.loads(gzip.decompress(source.read_bytes()))
+    change(trace)
+    target.write_bytes(gzip.compress(json.dumps(trace).encode(), 1))
+    return target
+
+
+def analysis_of(folder: Path, *traces: Path) -> RunAnalysis:
+    import_traces(list(traces), folder / "run")
+    return analyze_run(RunReader(folder / "run"))
+
+
+def without(trace: Trace, category: str) -> None:
+    trace["traceEvents"] = [event for event in trace["traceEvents"] if event.get("cat") != category]
+
+
+def test_without_launches_the_queue_is_not_known_and_nothing_is_launch_bound(tmp_path: Path) -> None:
+    trace = changed(DLRM[0], tmp_path / "rank-0.json.gz", lambda trace: without(trace, "cuda_runtime"))
+    analysis = analysis_of(tmp_path, trace)
+    kinds = {finding.id for finding in analysis.findings}
+    assert FindingKind.IDLE_BOUND in kinds and FindingKind.LAUNCH_BOUND not in kinds
+    idle = analysis.ranks[0].device_idle
+    assert idle and {(entry.queue_empty_ns, entry.after_ns) for entry in idle} == {(None, None)}
+
+
+def test_a_lone_trace_that_does_not_state_the_world_has_no_group_size(tmp_path: Path) -> None:
+    trace = changed(DLRM[3], tmp_path / "trace.json.gz", lambda trace: trace.pop("distributedInfo"))
+    analysis = analysis_of(tmp_path, trace)
+    assert {row.collective for row in analysis.collectives} == {"all_reduce", "all_to_all"}
+    for row in analysis.collectives:
+        assert (row.group_size, row.transfer_ns, row.wait_ns) == (None, None, None)
+        assert row.bytes and row.busbw_bytes_per_s is None
+    reasons = [cause_text(entry) for entry in analysis.missing]
+    assert sum("how many ranks the job has" in reason for reason in reasons) == 2
+
+
+def test_several_traces_that_do_not_state_the_world_are_the_job(tmp_path: Path) -> None:
+    traces = [
+        changed(path, tmp_path / path.name, lambda trace: trace.pop("distributedInfo")) for path in DLRM[:2]
+    ]
+    rows = analysis_of(tmp_path, *traces).collectives
+    assert {row.group_size for row in rows} == {2}
+    assert all(row.transfer_ns for row in rows)
+
+
+@pytest.mark.parametrize("deep", [False, True])
+def test_folders_per_host_stand_for_the_traces_in_them(tmp_path: Path, deep: bool) -> None:
+    from perfscope.ingest.importing import traces_in
+
+    top = tmp_path / "traces"
+    for rank in (0, 2, 10):
+        folder = top / f"host{rank % 3}" / ("logs" if deep else "")
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"rank{rank}.json").touch()
+    run = top / "old-run"
+    run.mkdir()
+    (run / "run.json").touch()
+    assert [path.name for path in traces_in(top)] == ["rank0.json", "rank10.json", "rank2.json"]
