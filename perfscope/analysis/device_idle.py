@@ -80,7 +80,7 @@ class DeviceIdleRecord:
             spans: the same rows.
             selected: shape (n,), device events, as for `breakdown.device_breakdown`.
             main: lanes of the main thread.
-            queued: when something that was launched had not begun (`kernels.streams.queued`); None = not known.
+            queued: when something that was launched had not begun (`kernels.streams.queued`); None: unknown.
         """
         busy = spans.union(selected)
         idle = np.stack((busy[:-1, 1], busy[1:, 0]), axis=1) if len(busy) else iv.empty()

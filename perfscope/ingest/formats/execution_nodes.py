@@ -94,7 +94,7 @@ class ExecutionFile:
             document = _begun(data)
         if document is None:
             raise TraceError(
-                f"{path}: an execution trace that is cut off or damaged before its first node: copy it again, "
+                f"{path}: an execution trace that is cut off or damaged before its first node: copy it again "
                 "or record it again and call the observer's unregister_callback() before the program ends"
             )
         self.schema, self.pid = document.schema[:64], document.pid

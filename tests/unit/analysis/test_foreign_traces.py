@@ -1,4 +1,4 @@
-"""Recorded traces as other versions and other jobs would have written them: conclusions are right or missing."""
+"""Recorded traces as other versions and jobs would have written them: conclusions are right or missing."""
 
 from __future__ import annotations
 
