@@ -221,7 +221,7 @@ def test_any_spans_divide_the_idle_time_instant_by_instant(
     empty: Counter[str] = Counter()
     for entry in record.results():
         sums[entry.kind] += entry.ns
-        empty[entry.kind] += entry.queue_empty_ns
+        empty[entry.kind] += entry.queue_empty_ns or 0
     expected: Counter[str] = Counter()
     expected_empty: Counter[str] = Counter()
     for instant in range(min(s for s, _ in kernels), max(s + d for s, d in kernels)):
