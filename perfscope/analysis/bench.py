@@ -6,6 +6,7 @@ Counted steps: a rank's steps without its first WARM_UP_STEPS, and without those
 Typical step of a rank: the median of its counted steps. A scheme that communicates every k-th step only has
 steps of several kinds, and a median would see one: there it is the mean, over the k places of a step in the
 period, of the median of the counted steps at that place (where a place has none: the mean of all counted).
+Where a median does not stand for the steps (`uneven.uneven_mean`), their mean takes its place.
 
 samples/s: the batch B over the typical step of the slowest rank. Asynchronous workers step by themselves,
 each with its own share b of the batch: there it is the sum over the workers of b / own typical step. A server
@@ -32,6 +33,7 @@ from perfscope.analysis.bench_bytes import call_counts, link_bytes, recorded_byt
 from perfscope.analysis.intervals import Int64
 from perfscope.analysis.learning import LearningResult, learning_result
 from perfscope.analysis.missing import Missing, missing_figure
+from perfscope.analysis.uneven import uneven_mean
 from perfscope.messages import bench as why
 from perfscope.rundir.scheme_records import BenchRecord, SchemeRecord
 from perfscope.vocabulary.axes import LAYOUT, OLD_MEANINGS, OLD_NAMES
@@ -242,7 +244,7 @@ def _typical(durations: Int64, counted: NDArray[np.bool_], cycle: int) -> float:
     kinds = [values[position == slot] for slot in range(min(cycle, values.size + 1))]
     if any(not kind.size for kind in kinds):
         return float(values.mean())
-    return float(np.mean([np.median(kind) for kind in kinds]))
+    return float(np.mean([uneven_mean(kind) or np.median(kind) for kind in kinds]))
 
 
 def _workers(scheme: SchemeRecord, records: Mapping[int, BenchRecord]) -> dict[int, BenchRecord]:

@@ -31,6 +31,7 @@ from perfscope.analysis.missing import Missing, missing_figure
 from perfscope.analysis.rank_facts import data_parallel_width
 from perfscope.analysis.results import Quantiles, StepMarks
 from perfscope.analysis.spans import WindowFacts, whole_numbers
+from perfscope.analysis.uneven import uneven_mean
 from perfscope.rundir.records import RankRecord
 from perfscope.rundir.scheme_records import SchemeRecord
 from perfscope.vocabulary.causes import Cause
@@ -41,10 +42,7 @@ MIN_UNTRACED = 3
 FEWEST_OF_HALF = 5
 MAX_WARMUP = 3
 RAN_AHEAD = 1.5
-FEWEST_UNEVEN = 10  # steps by which times are judged to be uneven
 BESIDE_TRAINING = (RunPart.EVALUATION, RunPart.CHECKPOINT, RunPart.ROLLOUT, RunPart.INFERENCE)
-STALLS = 0.01  # of the steps, the longest, that do not make them so
-UNEVEN = 0.1  # of the median, from the mean of the others
 MAX_SMALLER = 0.1  # share of the steps that may have a smaller (last) batch while sizes count as constant
 
 
@@ -254,22 +252,6 @@ def _beside_training(table: pa.Table) -> Int64:
     return total
 
 
-def uneven_mean(durations: Int64) -> float | None:
-    """The mean of steps for which their median does not stand; None where it does.
-
-    A few stalls (`STALLS` of the steps, the longest) do not count for that, but are part of the mean.
-
-    Args:
-        durations: shape (n,), ns.
-    """
-    if len(durations) < FEWEST_UNEVEN:
-        return None
-    kept = np.sort(durations)[: len(durations) - max(1, round(STALLS * len(durations)))]
-    median = median_of(durations)
-    is_uneven = abs(float(kept.mean()) - median) > UNEVEN * median
-    return float(durations.mean()) if is_uneven else None
-
-
 class Throughput(Struct, frozen=True, kw_only=True):
     """What the whole job works through. Samples and tokens of ranks that share a batch count once."""
 
@@ -353,9 +335,7 @@ def speed_of_run(
     """One run has one speed: that of a bench run is what its scheme measured."""
     if scheme is None or bench is None or bench.samples_per_s is None:
         return speed
-    speed = replace(
-        speed, samples_per_s=bench.samples_per_s, source="scheme", missing=None, uneven_mean_ns=None
-    )
+    speed = replace(speed, samples_per_s=bench.samples_per_s, source="scheme", missing=None)
     if not scheme.input_shape or not any(of_rank.tokens for of_rank in steps.values()):
         return speed
     sequence = scheme.input_shape[0]  # of which a rank may have a part, and a later stage no tokens at all

@@ -20,6 +20,7 @@ from perfscope.api.opening import latest_run, up_to_date
 from perfscope.api.tables import SPECS
 from perfscope.engines.opening import executor_or_local
 from perfscope.errors import PerfscopeError, UsageError
+from perfscope.messages.lists import counted
 from perfscope.reports.export_source import ExportFormat, LaneName, TimelinePart
 from perfscope.rundir.files import write_aside
 from perfscope.rundir.reader import RunReader
@@ -351,7 +352,7 @@ class Run:
         return RunPlots(str(self.path), self.table, self.analysis.efficiency)
 
     def __repr__(self) -> str:
-        return f"<perfscope.Run {self._title!r}: {len(self.reader.ranks)} ranks>"
+        return f"<perfscope.Run {self._title!r}: {counted(len(self.reader.ranks), 'rank')}>"
 
     def _repr_html_(self) -> str:
         from perfscope.api.html import run_html

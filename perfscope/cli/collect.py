@@ -10,7 +10,7 @@ import click
 
 from perfscope.cli.lazy_group import HELP
 from perfscope.cli.output import print_result
-from perfscope.messages.lists import first_of
+from perfscope.messages.lists import first_of, plural
 
 if TYPE_CHECKING:
     from perfscope.launch.merging import Collected
@@ -78,8 +78,9 @@ def _text(collected: Collected) -> str:
         ranks = f"ranks {_listed(tally.ranks)}" if tally.ranks else "no rank"
         lines.append(f"{tally.path}: {ranks}{': ' if done else ''}{', '.join(done)}")
     of = f" of {collected.expected}" if collected.expected is not None else ""
+    noun = plural("rank", len(collected.attached) if collected.expected is None else collected.expected)
     state = "" if collected.changed else ", unchanged"
-    lines.append(f"{collected.run_dir}: {len(collected.attached)}{of} ranks{state}")
+    lines.append(f"{collected.run_dir}: {len(collected.attached)}{of} {noun}{state}")
     return "\n".join(lines) + "\n"
 
 

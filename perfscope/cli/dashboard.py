@@ -82,8 +82,9 @@ def command(
             f"{site.uncopied[0]}",
             err=True,
         )
+    num_runs = counted(len(index.runs), "run")
     click.echo(
-        f"perfscope: {output / 'index.html'}: {len(index.runs)} runs, {site.num_read} of them read now",
+        f"perfscope: {output / 'index.html'}: {num_runs}, {site.num_read} of them read now",
         err=True,
     )
     if as_json:

@@ -223,7 +223,7 @@ def _text(result: ImportResult) -> str:
     lines, several = [], Counter(trace.rank for trace in result.traces)
     for trace, summary in sorted(zip(result.traces, result.summaries, strict=True), key=_place):
         read, kept = units.format_count(summary.events_read), units.format_count(summary.events_kept)
-        steps = f"{len(summary.steps)} steps ({summary.step_source})"
+        steps = f"{counted(len(summary.steps), 'step')} ({summary.step_source})"
         window = f", window {trace.window}" if several[trace.rank] > 1 else ""
         lines.append(
             f"rank {trace.rank}{window}: {read} events read, {kept} kept, {steps}, {trace.path.name}"

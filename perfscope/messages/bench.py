@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from perfscope.messages.lists import counted
+
 NO_MPI_IN_TRACES = "no call of MPI was traced: what MPI does counts as compute or idle time"
 UNSEEN_CALLS = "ranks communicate in untraced threads"
 NO_WINDOW = "no window was traced"
@@ -23,7 +25,7 @@ def calls_not_listed(num: int, num_ranks: int) -> str:
 
 
 def calls_left_out(num: int) -> str:
-    return f"{num} calls that no formula foresaw are left out"
+    return f"{counted(num, 'call')} that no formula foresaw {'is' if num == 1 else 'are'} left out"
 
 
 def library_not_sized(collective: str) -> str:

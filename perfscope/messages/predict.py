@@ -31,7 +31,7 @@ FROM_LAYERS_JSON = "gradients are taken from layers.json, in DistributedDataPara
 
 
 def beyond(num_ranks: int, largest: int) -> str:
-    return f"{num_ranks} ranks are beyond the {largest} measured"
+    return f"{counted(num_ranks, 'rank')} {'is' if num_ranks == 1 else 'are'} beyond the {largest} measured"
 
 
 def did_not_run(scheme: str) -> str:

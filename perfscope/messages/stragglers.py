@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from perfscope.messages.lists import counted
 from perfscope.messages.sentences import in_sentence
 from perfscope.units import format_count, format_ns
 
@@ -51,7 +52,7 @@ def through(rank: int, hops: Sequence[tuple[int, str, str]], sentence: str) -> s
 
 
 def crowded(num_threads: int, num_ranks: int, where: str) -> str:
-    return f"{num_threads} threads of {num_ranks} ranks share {where}"
+    return f"{counted(num_threads, 'thread')} of {counted(num_ranks, 'rank')} share {where}"
 
 
 def remote_memory(local_ratio: float, nodes: Sequence[int], most: int | None) -> str:

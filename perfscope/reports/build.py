@@ -300,7 +300,7 @@ def _throughput_figure(analysis: RunAnalysis) -> KeyFigure:
     note = notes.get(analysis.samples_source, visible(analysis.samples_source))
     if text == units.MISSING:
         return KeyFigure(id="throughput", title="Throughput", value=text, note="batch size not known")
-    if analysis.uneven_mean_ns is not None and analysis.samples_source != "scheme":
+    if analysis.uneven_mean_ns is not None:
         note += "; by the mean step, as steps are uneven"
     if analysis.batch_range is not None:
         low, high = analysis.batch_range

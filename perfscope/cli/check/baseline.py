@@ -10,6 +10,7 @@ from perfscope.cli.check.output import say
 from perfscope.gate.records import HEAD, RunFigures
 from perfscope.gate.results import CheckResult, Outcome, Side
 from perfscope.messages.gate.verdict import fingerprint_words
+from perfscope.messages.lists import counted
 
 if TYPE_CHECKING:
     from perfscope.gate.store import Store
@@ -56,7 +57,7 @@ def against_baseline(
     runs = store.runs(name, (exact or fitting)[-1].fingerprint.key)
     both = {identity(run) for run in shareable_runs} & {identity(run) for run in runs}
     if both:
-        say(f"{len(both)} runs are in {store.path}, too: they are judged, not compared with themselves")
+        say(f"{counted(len(both), 'run')} in {store.path} as well: judged, not compared with themselves")
     kept = tuple(replace(run, pair=None) for run in runs if identity(run) not in both)
     return BaselineRuns(base=Side(label=label, runs=kept), head=shareable_runs)
 

@@ -15,6 +15,7 @@ import click
 from perfscope.cli.check.options import STDOUT
 from perfscope.cli.output import discard_stdout, print_result
 from perfscope.errors import PerfscopeError
+from perfscope.messages.lists import counted
 from perfscope.reports.display import visible
 from perfscope.rundir.files import write_aside
 
@@ -139,4 +140,4 @@ def add_to_history(result: CheckResult, file: Path | None) -> None:
     store = open_store(file, create=True)
     for fingerprint in {run.fingerprint for run in result.head.runs}:
         store.put(result.name, [run for run in result.head.runs if run.fingerprint == fingerprint])
-    say(f"{len(result.head.runs)} runs added to {file}")
+    say(f"{counted(len(result.head.runs), 'run')} added to {file}")

@@ -11,6 +11,7 @@ import msgspec
 
 from perfscope.analysis.plan.ceilings import bandwidth_of_rank, flops_of_rank
 from perfscope.errors import UsageError
+from perfscope.messages.lists import counted
 from perfscope.rundir.host_records import CeilingsRecord
 from perfscope.units import format_rate, format_si
 
@@ -179,5 +180,5 @@ def _measured(dtypes: Sequence[str], sharing: int) -> tuple[dict[str, float], fl
     return (
         rates,
         bandwidth_of_rank(entries, sharing),
-        f"a rank computes {source}: this host's measured ceilings over {sharing} ranks (--flops)",
+        f"a rank computes {source}: this host's measured ceilings over {counted(sharing, 'rank')} (--flops)",
     )

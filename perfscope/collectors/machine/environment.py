@@ -204,8 +204,20 @@ def _tool(name: str) -> str | None:
         )
     except (OSError, subprocess.SubprocessError):
         return "found, does not answer"
-    lines = answer.stdout.decode("utf-8", "replace").split("\n")
-    return redact_text(lines[0].strip()[:120]) or "found"
+    return redact_text(version_line(answer.stdout.decode("utf-8", "replace"))[:120]) or "found"
+
+
+def version_line(answer: str) -> str:
+    """The line of an answer to `--version` that tells which program and version it is.
+
+    MPICH's mpirun begins with a title (`HYDRA build details:`), and its version is on a line of its own.
+    """
+    first, _, more = answer.strip().partition("\n")
+    if not first.endswith(":"):
+        return first.strip()
+    found = re.search(r"^\s*Version:\s*(\S+)", more, re.M)
+    name = first.removesuffix(":").removesuffix("build details").strip()
+    return f"{name} {found[1]}" if found else name
 
 
 def _own_group(ctx: Context, controller: str) -> str:

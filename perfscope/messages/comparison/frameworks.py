@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from perfscope.messages.lists import counted
+from perfscope.messages.lists import counted, plural
 from perfscope.messages.study import named, percent, ranks, times
 from perfscope.vocabulary.comparison import LossMismatch, ProblemKind
 
@@ -50,11 +50,11 @@ def _known(sets: Mapping[str, Sequence[str]]) -> dict[str, Sequence[str]]:
 
 
 def samples_per_step(num: int) -> str:
-    return f"{num:,} samples per step"
+    return f"{counted(num, 'sample')} per step"
 
 
 def samples_per_rank(num: float) -> str:
-    return f"{num:g} samples per rank"
+    return f"{num:g} {plural('sample', num)} per rank"
 
 
 def threads_per_rank(num: int) -> str:
@@ -64,9 +64,8 @@ def threads_per_rank(num: int) -> str:
 def samples_trained(num: float, shape: str, *, per_rank: bool) -> str:
     """ "32 samples of 3x32x32 a step over all ranks"."""
     of = f" of {shape}" if shape else ""
-    return (
-        f"{num:g} samples{of} a step per rank" if per_rank else f"{num:,} samples{of} a step over all ranks"
-    )
+    noun = plural("sample", num)
+    return f"{num:g} {noun}{of} a step per rank" if per_rank else f"{num:,} {noun}{of} a step over all ranks"
 
 
 def trained_with(setting: str, value: str, reference: str) -> str:

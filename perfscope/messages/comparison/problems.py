@@ -120,11 +120,11 @@ def step_counts(sets: Sets, few: Sequence[str], counts: tuple[int, int], most: i
 
 
 def steps(num: int) -> str:
-    return f"{num:,} steps"
+    return counted(num, "step")
 
 
 def samples_per_step(num: int) -> str:
-    return f"{num:,} samples per step"
+    return f"{counted(num, 'sample')} per step"
 
 
 def threads_per_rank(num: int) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from perfscope.messages.lists import plural
 from perfscope.messages.sentences import capital
 from perfscope.messages.study import PART_TITLES, named, percent, ranks, times
 from perfscope.units import format_ns
@@ -36,7 +37,7 @@ def without_serial(mode_reason: str) -> str:
 
 def samples_kept(samples: float, *, per_rank: bool) -> str:
     """What a series holds constant."""
-    return f"{samples:g} samples per {'rank' if per_rank else 'step'}"
+    return f"{samples:g} {plural('sample', samples)} per {'rank' if per_rank else 'step'}"
 
 
 def mode_of(mode_reason: str, kept: str) -> str:

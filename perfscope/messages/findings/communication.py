@@ -5,6 +5,7 @@ from __future__ import annotations
 from perfscope.messages.advice import comm_advice
 from perfscope.messages.findings.facts import LateRank, PartOfStep, Sent, SmallCalls, WaitOrTransfer
 from perfscope.messages.findings.texts import FindingFacts, FindingText, Subject, of_step, wait_or_transfer
+from perfscope.messages.lists import plural
 from perfscope.units import format_bytes, format_count, format_ns, format_ratio
 from perfscope.vocabulary.findings import FindingKind
 
@@ -64,7 +65,7 @@ def _title(of: ExposedComm, subject: Subject) -> tuple[str, str]:
     late = ""
     if of.late is not None:
         times, calls = format_count(of.late.num_late), format_count(of.late.num_calls)
-        late = f"; rank {of.late.rank} enters last in {times} of {calls} calls"
+        late = f"; rank {of.late.rank} enters last in {times} of {calls} {plural('call', of.late.num_calls)}"
     lead = _LEADS[subject.kind][0 if subject.is_verdict else 1]
     return f"{lead}: {of_step(of.exposed)} is {what}{late}.", lead
 

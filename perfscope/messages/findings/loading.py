@@ -56,7 +56,9 @@ class LoaderFacts(Struct, frozen=True, kw_only=True):
 
     def _ready(self) -> str:
         late = f"{format_ratio(self.late_ratio, 0)} of the batches were not ready in time"
-        return f"{late}{'' if self.mean_ready is None else f', {self.mean_ready:.1f} were on average'}."
+        if self.mean_ready is None:
+            return f"{late}."
+        return f"{late}; on average {self.mean_ready:.1f} finished batches were in the queue."
 
     def _read(self) -> str:
         if not self.bytes_per_sample or self.bytes_per_sample < 1:
@@ -72,7 +74,8 @@ class LoaderFacts(Struct, frozen=True, kw_only=True):
     def action(self, otherwise: str) -> str:
         """One thing to do; `otherwise`: where the cause is not known."""
         more = (
-            f"{self.more_workers} workers would save {format_ratio(self.more_ratio, 0)} of the mean step"
+            f"{counted(self.more_workers, 'worker')} would save {format_ratio(self.more_ratio, 0)} of the "
+            "mean step"
             if self.more_ratio >= _WORTH
             else ""
         )

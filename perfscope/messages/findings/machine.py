@@ -68,9 +68,10 @@ def _effect(of: Disturbed) -> str:
         return ""
     count, during, otherwise = format_count(of.num_steps), format_ns(of.during_ns), format_ns(of.otherwise_ns)
     if of.during_ns >= SLOWER * of.otherwise_ns:
-        return f"{count} steps took {during} instead of {otherwise}"
+        return f"{count} {plural('step', of.num_steps)} took {during} instead of {otherwise}"
     slower = "barely slower" if of.during_ns >= of.otherwise_ns else "not slower"
-    return f"its {count} steps were {slower} ({during}, {otherwise} without it)"
+    noun, was = plural("step", of.num_steps), "was" if of.num_steps == 1 else "were"
+    return f"its {count} {noun} {was} {slower} ({during}, {otherwise} without it)"
 
 
 class Oversubscribed(FindingFacts, frozen=True, kw_only=True):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from perfscope.analysis.execution import ExecutionStructure
 from perfscope.analysis.results import RunAnalysis
 from perfscope.messages.execution import (
@@ -12,7 +14,7 @@ from perfscope.messages.execution import (
     structure_headline,
 )
 from perfscope.reports.display import visible
-from perfscope.reports.model import Block, Column, Note, Section, Table, Unit, Verdict
+from perfscope.reports.model import Block, Column, Note, Section, Table, Unit, Value, Verdict
 
 _MOST_ROWS, _MOST_RANKS = 100, 64  # drawn; all are in the JSON report
 _MOST_NAMES = 3
@@ -45,11 +47,27 @@ def execution_section(analysis: RunAnalysis) -> Section | None:
     return Section(id="operators", title="Operators and dependencies", blocks=tuple(blocks))
 
 
-def _ranks(structure: ExecutionStructure) -> Table:
+def _told(*, columns: tuple[Column, ...], rows: tuple[tuple[Value, ...], ...], **options: Any) -> Table:
+    """A table without columns that tell nothing: no value at all, or window 0 in every row."""
+    values = [{row[at] for row in rows} for at in range(len(columns))]
+    empty = [
+        seen == {None} or (column.key == "window" and seen == {0})
+        for column, seen in zip(columns, values, strict=True)
+    ]
+    kept = [at for at, is_empty in enumerate(empty) if not is_empty]
     return Table(
+        columns=tuple(columns[at] for at in kept),
+        rows=tuple(tuple(row[at] for at in kept) for row in rows),
+        **options,
+    )
+
+
+def _ranks(structure: ExecutionStructure) -> Table:
+    return _told(
         id="execution_traces",
         title="Execution traces",
         terminal_rows=8,
+        terminal_title=True,
         columns=(
             Column(key="rank", title="Rank", unit=Unit.COUNT, primary=True),
             Column(key="window", title="Window", unit=Unit.COUNT),
@@ -73,7 +91,7 @@ def _ranks(structure: ExecutionStructure) -> Table:
 
 
 def _operators(structure: ExecutionStructure) -> Table:
-    return Table(
+    return _told(
         id="traced_operators",
         title="Operators by input, all ranks",
         terminal_rows=8,
@@ -83,7 +101,9 @@ def _operators(structure: ExecutionStructure) -> Table:
             Column(key="shapes", title="Shapes", unit=Unit.CODE, primary=True),
             Column(key="dtype", title="Data type", unit=Unit.CODE),
             Column(key="calls", title="Calls", unit=Unit.COUNT, primary=True),
-            Column(key="host", title="Host time", unit=Unit.TIME, hint="operators inside included"),
+            Column(
+                key="host", title="Host time", unit=Unit.TIME, primary=True, hint="operators inside included"
+            ),
         ),
         rows=tuple(
             (visible(row.name), row.shapes or None, visible(row.dtype) or None, row.calls, row.host_ns)
@@ -93,7 +113,7 @@ def _operators(structure: ExecutionStructure) -> Table:
 
 
 def _collectives(structure: ExecutionStructure) -> Table:
-    return Table(
+    return _told(
         id="traced_collectives",
         title="Collectives by group, all ranks",
         terminal_rows=8,

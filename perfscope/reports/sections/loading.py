@@ -24,6 +24,7 @@ from perfscope.reports.model import (
 )
 
 MOST_LANES = 32
+_OFTEN_LATE = 0.1  # of the batches: where finished ones are in the queue all the same, the report says why
 
 
 def loading_section(analysis: RunAnalysis) -> Section | None:
@@ -58,11 +59,13 @@ def _facts(loading: RankLoading) -> FactList:
     pairs = [
         ("Workers", f"{loading.num_workers}, prefetch {loading.prefetch or 'not known'}"),
         ("Batches", units.format_count(loading.num_asks)),
-        ("Not ready when asked for", units.format_ratio(loading.late_ratio)),
+        ("Next batch not ready in time", f"{units.format_ratio(loading.late_ratio)} of the batches"),
         ("Start of workers", starts),
     ]
     if loading.mean_ready is not None:
-        pairs.append(("Ready when asked for", f"{loading.mean_ready:.1f} batches on average"))
+        later = " (batches are taken in order: later ones wait for the next)"
+        explained = later if loading.mean_ready >= 1 and loading.late_ratio >= _OFTEN_LATE else ""
+        pairs.append(("Finished batches in the queue", f"{loading.mean_ready:.1f} on average{explained}"))
     pairs += _reads(loading)
     return FactList(id="input-facts", title="Loader", pairs=tuple(pairs))
 

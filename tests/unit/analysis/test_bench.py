@@ -227,6 +227,12 @@ def test_one_odd_step_does_not_move_the_speed() -> None:
     assert figures(scheme(), odd).samples_per_s == pytest.approx(10 / 0.010)
 
 
+def test_uneven_steps_have_the_speed_of_their_mean() -> None:
+    # the loader delivers in bursts: two steps of 10 ms, then one of 40
+    slow = record(steps=26, step_ends_ns=ends(50, 50, *([10, 10, 40] * 8)))
+    assert figures(scheme(), slow).samples_per_s == pytest.approx(10 / 0.020)
+
+
 def test_a_scheme_with_a_period_is_not_judged_by_the_steps_without_exchange() -> None:
     # every third step exchanges: 10, 10, 40
     slow = record(steps=9, step_ends_ns=ends(10, 10, 40, 10, 10, 40, 10, 10, 40))

@@ -143,6 +143,16 @@ def test_launchers_answer_with_their_version_if_they_answer(
     assert not (tmp_path / "started").exists()
 
 
+def test_the_version_of_mpich_is_below_a_title() -> None:
+    answer = (
+        "HYDRA build details:\n    Version:                                 4.2.1\n    Release Date: 2024\n"
+    )
+    assert environment.version_line(answer) == "HYDRA 4.2.1"
+    assert environment.version_line("HYDRA build details:\n") == "HYDRA"
+    assert environment.version_line("mpirun (Open MPI) 4.1.6\n\nReport bugs") == "mpirun (Open MPI) 4.1.6"
+    assert environment.version_line("") == ""
+
+
 def test_secrets_of_the_environment_do_not_enter(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_JOB_ID", "4711")
     monkeypatch.setenv("SLURM_JWT", "eyJhbGciOiJIUzI1NiJ9.secretsecret.x")
