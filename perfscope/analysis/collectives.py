@@ -16,9 +16,11 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from perfscope.analysis import intervals as iv
-from perfscope.analysis.clocks.fit import SYNCHRONIZING, ClockFit, fit_clocks
+from perfscope.analysis.clocks.fit import SYNCHRONIZING, ClockFit, RankClocks, fit_clocks
+from perfscope.analysis.clocks.unnamed import rank_clocks
 from perfscope.analysis.collective_waits import JudgedCalls, judge
 from perfscope.analysis.comm_groups import name_groups
 from perfscope.analysis.comm_record import CommRecord, GroupCalls, GroupKey, is_unknown
@@ -57,6 +59,7 @@ def analyze_collectives(
     hosts: Mapping[int, str],
     world_size: int | None,
     devices: Mapping[int, int] | None = None,
+    clocks_of_ranks: RankClocks | None = None,
 ) -> CommAnalysis:
     """Matches all calls and sums them up per collective and group.
 
@@ -65,10 +68,13 @@ def analyze_collectives(
         hosts: rank -> host.
         world_size: ranks of the job, for groups whose size the trace does not name.
         devices: rank -> devices of its process, where it has several.
+        clocks_of_ranks: by which times have been moved, where hosts without a name have several clocks.
     """
     name_groups(record, hosts)
     world_size = world_size or _ranks_of_job(record)
     matched, clocks, missing = _match(record, hosts, world_size, devices or {})
+    if clocks_of_ranks is not None:
+        clocks = replace(clocks, of_ranks=clocks_of_ranks)
     if record.num_nameless:
         missing.append(
             missing_figure(Figure.COMM_SPANS, Cause.COLLECTIVE_NOT_NAMED, count=record.num_nameless)
@@ -136,6 +142,8 @@ def _match(
         clocks = fit_clocks(
             together, hosts, [match for group_matches in pairs.values() for match in group_matches]
         )
+    if not any(hosts.values()) and len(hosts) > 1:
+        clocks = replace(clocks, of_ranks=rank_clocks(together, sorted(hosts)))
     matched |= pairs
     missing = [
         missing_figure(

@@ -17,6 +17,8 @@ from perfscope.analysis import advice
 from perfscope.analysis.allocations import allocations_of
 from perfscope.analysis.bench import BenchResult, bench_result
 from perfscope.analysis.bench_traced import traced_figures
+from perfscope.analysis.clocks.fit import RankClocks
+from perfscope.analysis.clocks.unnamed import on_one_clock
 from perfscope.analysis.clocks.wall import step_notes
 from perfscope.analysis.collective_waits import JudgedCalls
 from perfscope.analysis.collectives import CommAnalysis, analyze_collectives
@@ -54,8 +56,6 @@ from perfscope.analysis.missing_reasons import (
     damaged_windows,
     dropped_parts,
     of_windows,
-    remarks_of,
-    remarks_of_windows,
     run_in_progress,
     steps_left_out,
     told_by_probes,
@@ -84,6 +84,7 @@ from perfscope.analysis.self_checks import with_self_checks
 from perfscope.analysis.server import server_load
 from perfscope.analysis.source import RunSource
 from perfscope.analysis.spans import WindowFacts, window_facts
+from perfscope.analysis.step_remarks import remarks_of_run
 from perfscope.analysis.steps import (
     Throughput,
     overhead_ratio,
@@ -98,7 +99,7 @@ from perfscope.analysis.whole_run.results import WholeRun
 from perfscope.analysis.whole_run.steps import traced_shares
 from perfscope.analysis.window_results import UnlikeWindow
 from perfscope.cycle_collector import collector_off
-from perfscope.messages.files import HANDED_OVER, NO_TRACED_STEP, ON_DEVICE
+from perfscope.messages.files import NO_TRACED_STEP
 from perfscope.vocabulary.axes import Axis
 from perfscope.vocabulary.causes import Cause
 from perfscope.vocabulary.figures import Figure
@@ -133,7 +134,11 @@ class _Figures(Struct, frozen=True, kw_only=True):
 
 @collector_off()
 def analyze_run(
-    source: RunSource, *, executor: Executor | None = None, progress: Progress | None = None
+    source: RunSource,
+    *,
+    executor: Executor | None = None,
+    progress: Progress | None = None,
+    clocks: RankClocks | None = None,
 ) -> RunAnalysis:
     """Everything the reports show of one run.
 
@@ -141,6 +146,7 @@ def analyze_run(
         source: the run; its timelines must have been ingested, else they are reported as missing.
         executor: reads the ranks; None = this process. The result is the same.
         progress: called with (ranks read, ranks) whenever some are read.
+        clocks: by which the source has been moved, of ranks on hosts without a name.
     """
     records = source.rank_records
     every = _windows(source)
@@ -149,8 +155,11 @@ def analyze_run(
     ranks, no_window = _usable_traces(source, read)
     ranks = without_unseen(source, _without_unobservable(source, ranks))
     comm = analyze_collectives(
-        ranks.traces.comm, ranks.hosts, world_size(source.run, records), num_devices(records)
+        ranks.traces.comm, ranks.hosts, world_size(source.run, records), num_devices(records), clocks
     )
+    if clocks is None and (several := comm.clocks.of_ranks) is not None:
+        moved = on_one_clock(source, several)
+        return analyze_run(moved, executor=executor, progress=progress, clocks=several)
     ranks, communication, groups = with_communication(source, ranks, comm.collectives, executor)
     pipeline, experts, no_parallel = _parallel(ranks, comm, communication)
     counted, no_text = counted_run(windows), advice.training(records).no_layers
@@ -377,7 +386,7 @@ def _analysis(source: RunSource, figures: _Figures) -> RunAnalysis:
         tokens_per_step=speed.tokens_per_step,
         batch_range=speed.batch_range,
         uneven_mean_ns=speed.uneven_mean_ns,
-        remarks=(*_shared(ranks), *remarks_of(records), *remarks_of_windows(source, records)),
+        remarks=remarks_of_run(source, ranks, comm.clocks),
     )
 
 
@@ -445,12 +454,6 @@ def _traced_ratio(figures: _Figures, analysis: RunAnalysis) -> float | None:
     if not steps or usual is None or not usual.median or not is_untraced or analysis.breakdown_of != "step":
         return None
     return sum(steps) / len(steps) / usual.median
-
-
-def _shared(ranks: RankFiles) -> list[str]:
-    every = ranks.steps.values()
-    remarks = [HANDED_OVER] if any(steps.shared is not None for steps in every) else []
-    return [*remarks, *([ON_DEVICE] if any(steps.are_on_device for steps in every) else [])]
 
 
 def _missing_of_run(

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from perfscope.analysis.call_labels import LABEL_COLUMNS, NO_CALLS, CallLabels
 from perfscope.analysis.clocks.fit import ClockFit
+from perfscope.analysis.clocks.unnamed import on_one_clock
 from perfscope.analysis.communication import LabeledCalls
 from perfscope.analysis.intervals import Int64, distinct
 from perfscope.analysis.pipeline.results import Pipeline
@@ -127,6 +128,8 @@ def extract_timeline(
         calls: of the run (RunAnalysis.labeled_calls); what is not there is found out again.
         pipeline: of the run (RunAnalysis.pipeline): its stages are groups of ranks.
     """
+    if clocks is not None and clocks.of_ranks is not None:
+        source = on_one_clock(source, clocks.of_ranks)
     facts = [window_facts(summary) for summary in source.summaries()]
     kept = {(summary.rank, summary.window): summary.events_kept for summary in source.summaries()}
     facts = [fact for fact in facts if fact.rank in source.ranks]

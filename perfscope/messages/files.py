@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from perfscope.messages.lists import counted, ranks_of
+from perfscope.units import format_ns
 
 TRAINING = "every figure of the training"
 EVERYTHING = "every figure"
@@ -78,3 +79,14 @@ def window_of(window: object, rank: object) -> str:
 def same_elsewhere(note: str, where: str, num_others: int) -> str:
     """A note on a window that differs from others' in figures only."""
     return f"{note} ({where}; much the same in {num_others} more)"
+
+
+def clocks_apart(offset_ns: Mapping[int, int], residual_ns: int) -> str:
+    """Ranks of hosts that no trace names had several clocks."""
+    rank = max(offset_ns, key=lambda rank: abs(offset_ns[rank]))
+    first, apart = min(offset_ns), format_ns(abs(offset_ns[rank]))
+    way = "ahead of" if offset_ns[rank] > 0 else "behind"
+    return (
+        f"the traces name no hosts, and the clocks of their ranks differ (that of rank {rank} is {apart} "
+        f"{way} that of rank {first}): times are aligned by when collectives end, to {format_ns(residual_ns)}"
+    )

@@ -25,6 +25,25 @@ __all__ = ["SYNCHRONIZING", "UNKNOWN_NS", "ClockFit", "fit_clocks"]
 UNKNOWN_NS = 1 << 60  # doubt about a clock that nothing was compared with: 36 years; twice it fits int64
 
 
+class RankClock(Struct, frozen=True, kw_only=True):
+    """A rank's clock minus that of the first rank."""
+
+    rank: int
+    offset_ns: int
+
+
+class RankClocks(Struct, frozen=True, kw_only=True):
+    """Clocks of ranks whose hosts are not known, where they turned out to be several (`unnamed`).
+
+    Attributes:
+        ranks: every rank; its offset has been taken from its times.
+        residual_ns: how far an offset may be off.
+    """
+
+    ranks: tuple[RankClock, ...]
+    residual_ns: int
+
+
 class ClockFit(Struct, frozen=True, kw_only=True):
     """Per host: its clock minus the reference's, how that changes, and how uncertain it is.
 
@@ -40,6 +59,7 @@ class ClockFit(Struct, frozen=True, kw_only=True):
     drift_ppm: dict[str, float] = {}  # how much faster it runs; 0 = not known
     at_ns: dict[str, int] = {}
     islands: tuple[ClockFit, ...] = ()  # the unlinked among themselves
+    of_ranks: RankClocks | None = None  # None: ranks on hosts without a name seem to share one clock
 
     def to_reference(self, host: str, times_ns: Int64) -> Int64:
         """Times of a host's clock on the reference's; an unlinked host's on its island's. Any shape.
@@ -61,6 +81,8 @@ class ClockFit(Struct, frozen=True, kw_only=True):
         UNKNOWN_NS for an unlinked host, unless all the others are of its island, too.
         """
         hosts = list(hosts)
+        if self.of_ranks is not None:
+            return np.full(len(hosts), self.of_ranks.residual_ns)
         if len(set(hosts)) == 1 and hosts[0] not in self.residual_ns:
             return np.zeros(len(hosts), dtype=np.int64)
         common = next((fit for fit in self.islands if set(hosts) <= fit.residual_ns.keys()), self)
@@ -69,6 +91,8 @@ class ClockFit(Struct, frozen=True, kw_only=True):
     @property
     def worst_residual_ns(self) -> int | None:
         """Of the linked hosts; None when there is only one, whose ranks share a clock."""
+        if self.of_ranks is not None:
+            return self.of_ranks.residual_ns
         return max(self.residual_ns.values()) if len(self.residual_ns) > 1 else None
 
     def _of(self, host: str) -> ClockFit:

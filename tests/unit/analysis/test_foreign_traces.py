@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import pytest
 
 from perfscope.analysis.results import RunAnalysis
 from perfscope.analysis.run import analyze_run
+from perfscope.analysis.timeline_extract import extract_timeline
 from perfscope.ingest.importing import import_traces
 from perfscope.messages.missing import cause_text
 from perfscope.rundir.reader import RunReader
@@ -81,3 +84,43 @@ def test_folders_per_host_stand_for_the_traces_in_them(tmp_path: Path, deep: boo
     run.mkdir()
     (run / "run.json").touch()
     assert [path.name for path in traces_in(top)] == ["rank0.json", "rank10.json", "rank2.json"]
+
+
+def skewed(folder: Path, skew_us: Callable[[int], int]) -> list[Path]:
+    def later(rank: int) -> Callable[[Trace], object]:
+        def change(trace: Trace) -> None:
+            for event in trace["traceEvents"]:
+                if "ts" in event and event.get("ph") != "M":
+                    event["ts"] += skew_us(rank)
+
+        return change
+
+    return [changed(path, folder / path.name, later(rank)) for rank, path in enumerate(DLRM)]
+
+
+def test_clocks_of_unnamed_hosts_that_differ_do_not_make_a_rank_late(tmp_path: Path) -> None:
+    """Rank 7 is last 5 of 8 times; by clocks that are off, rank 2 would be."""
+    offsets = {rank: rank * 37 % 11 * 400 for rank in range(8)}
+    traces = skewed(tmp_path, offsets.__getitem__)
+    with ThreadPoolExecutor(2) as executor:
+        import_traces(traces, tmp_path / "run")
+        analysis = analyze_run(RunReader(tmp_path / "run"), executor=executor)
+    found = analysis.clocks.of_ranks
+    assert found is not None and found.residual_ns == analysis.clocks.worst_residual_ns
+    for clock in found.ranks:
+        assert abs(clock.offset_ns - 1000 * offsets[clock.rank]) < 10_000
+    late = Counter[int]()
+    for row in analysis.collectives:
+        late.update(dict(row.late_counts))
+    assert late == {7: 5, 5: 2, 4: 1}
+    assert analysis.findings[0].rank == 7
+    assert any("ahead of that of rank 0" in remark for remark in analysis.remarks)
+    # What is drawn is on one clock, too: collectives end together.
+    (window,) = extract_timeline(RunReader(tmp_path / "run"), clocks=analysis.clocks).windows
+    (recorded,) = extract_timeline(RunReader(tmp_path / "run")).windows
+    assert window.dur_ns < recorded.dur_ns - 2_000_000
+
+
+def test_clocks_that_agree_are_left_as_they_are(tmp_path: Path) -> None:
+    analysis = analysis_of(tmp_path, *DLRM)
+    assert analysis.clocks.of_ranks is None and not analysis.remarks
