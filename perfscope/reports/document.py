@@ -30,7 +30,7 @@ from perfscope.analysis.results import Breakdown, Finding, LayerResult, RankResu
 from perfscope.analysis.waits.results import WaitAnalysis
 from perfscope.messages.missing import missing_document
 
-REPORT_SCHEMA_VERSION = 2
+REPORT_SCHEMA_VERSION = 3
 MOST_PATH_ENTRIES = 200
 MOST_WAIT_CALLS = 1000
 

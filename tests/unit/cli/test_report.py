@@ -90,7 +90,7 @@ def test_full_prints_the_whole_text_and_sections_one_after_the_other(run: Path) 
 def test_json_alone_prints_json_alone_and_writes_nothing(run: Path) -> None:
     done = perfscope("report", run, "--json")
     document = json.loads(done.stdout)
-    assert document["schema_version"] == 2
+    assert document["schema_version"] == 3
     assert [rank["rank"] for rank in document["ranks"]] == [0, 1]
     assert document["collectives"][0]["collective"] == "all_reduce"
     for rank in document["ranks"]:
