@@ -20,7 +20,8 @@ from msgspec import Struct
 from perfscope.analysis.intervals import Int64, distinct
 from perfscope.analysis.spans import Mask, Spans, words
 from perfscope.rundir import layout
-from perfscope.rundir.served_layers import axis_of, decoded
+from perfscope.rundir.served_layers import axis_of as axis_of
+from perfscope.rundir.served_layers import decoded as decoded
 
 _INDEX = re.compile(r"[0-9]{1,9}")
 

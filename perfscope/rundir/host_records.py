@@ -75,7 +75,8 @@ class LinkCall(PartialRow, frozen=True):
         collective: canonical name; "send": one message, or one copy.
         hosts: of every rank, in the order of ranks.
         interfaces: of the two ends of a message between hosts, by name.
-        device, peer: of a copy.
+        device, peer: of a copy, by PyTorch's number among the devices that it saw.
+        uuid, pci: which device that is; "" in records of earlier versions, or where PyTorch does not tell.
         direction: of a copy: h2d, d2h, d2d (bytes read and written) or p2p.
         memory: of the host in a copy: pinned or pageable.
         link_class: of LinkClass.
@@ -90,6 +91,8 @@ class LinkCall(PartialRow, frozen=True):
     hosts: tuple[str, ...] = ()
     interfaces: tuple[str | None, ...] = ()
     device: str = ""
+    uuid: str = ""
+    pci: str = ""
     peer: str = ""
     direction: str = ""
     memory: str = ""
@@ -236,6 +239,8 @@ class GpuRow(PartialRow, frozen=True):
 
     id: str = ""
     index: int | None = None
+    pci: str = ""
+    uuid: str = ""
     name: str = ""
     vendor: str = ""
     numa_node: int | None = None

@@ -35,6 +35,8 @@ class Gpu(Struct, frozen=True, kw_only=True):
     vendor: str
     # Environment variables that select GPUs: stages, each by the first of its variables that is set.
     visibility: tuple[tuple[str, ...], ...]
+    uuid: str = ""
+    pci: str = ""  # address as in sysfs
 
 
 class Port(Struct, frozen=True, kw_only=True):
@@ -105,7 +107,7 @@ class Topology(Struct, frozen=True, kw_only=True):
 
         Args:
             device: of the rank, ``cuda:0 AMD Instinct MI300X``.
-            environment: of the rank: CUDA_VISIBLE_DEVICES and its like are followed where they list indices.
+            environment: of the rank: CUDA_VISIBLE_DEVICES and its like are followed.
         """
         index, gpus = visible_index(device), self.vendor_gpus(device)
         if index is None or not gpus:
@@ -115,7 +117,7 @@ class Topology(Struct, frozen=True, kw_only=True):
             if text:
                 parts = [part.strip() for part in text.split(",")]
                 if index >= len(parts) or not parts[index].isdecimal():
-                    return None
+                    return _by_uuid(gpus, parts[index]) if index < len(parts) else None
                 index = int(parts[index])
         return {gpu.index - gpus[0].index: gpu for gpu in gpus}.get(index)
 
@@ -133,6 +135,12 @@ class Topology(Struct, frozen=True, kw_only=True):
     def nodes_of_package(self, package: int) -> tuple[int, ...]:
         """NUMA nodes of a socket."""
         return tuple(sorted(node.number for node in self.nodes.values() if node.package == package))
+
+
+def _by_uuid(gpus: Iterable[Gpu], word: str) -> Gpu | None:
+    """The one GPU whose uuid begins with a word."""
+    found = [gpu for gpu in gpus if word and gpu.uuid.startswith(word)]
+    return found[0] if len(found) == 1 else None
 
 
 def visible_index(device: str) -> int | None:
@@ -166,6 +174,8 @@ def _gpu(row: GpuRow, links: Mapping[str, float]) -> Gpu:
         link_bytes_per_s=links.get(row.id or f"gpu:{index}"),
         vendor=row.vendor,
         visibility=row.visibility,
+        uuid=row.uuid,
+        pci=row.pci,
     )
 
 

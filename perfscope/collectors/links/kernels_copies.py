@@ -52,8 +52,7 @@ def copies(num: int) -> Iterator[Copy]:
     """Every kind of copy: its label, and what makes one of a size. `times`: how often each byte counts."""
     for index in range(num):
         device = "cuda:" + str(index)
-        name = torch.cuda.get_device_properties(index).name
-        facts = {"device": device, "name": name}
+        facts = dict(identity(index), device=device)
         for pinned in (True, False):
             memory = "pinned" if pinned else "pageable"
             yield _label(facts, "h2d", memory), _to_device(device, pinned)
@@ -61,8 +60,21 @@ def copies(num: int) -> Iterator[Copy]:
         yield dict(_label(facts, "d2d", ""), times=2), _between(device, device)
     for index, other in permutations(range(num), 2):
         device, peer = "cuda:" + str(index), "cuda:" + str(other)
-        label = _label({"device": device, "name": torch.cuda.get_device_properties(index).name}, "p2p", "")
+        label = _label(dict(identity(index), device=device), "p2p", "")
         yield dict(label, peer=peer, what=device + " to " + peer), _between(device, peer)
+
+
+def identity(index: int) -> dict[str, Any]:
+    """Which device it is: its number here counts those that CUDA_VISIBLE_DEVICES leaves, in its order."""
+    properties = torch.cuda.get_device_properties(index)
+    facts = {"name": properties.name, "uuid": "", "pci": ""}
+    uuid = getattr(properties, "uuid", None)  # not of every version of torch
+    if uuid is not None:
+        facts["uuid"] = str(uuid) if str(uuid).startswith("GPU-") else "GPU-" + str(uuid)
+    if hasattr(properties, "pci_bus_id"):
+        address = (properties.pci_domain_id, properties.pci_bus_id, properties.pci_device_id)
+        facts["pci"] = "{:04x}:{:02x}:{:02x}.0".format(*address)
+    return facts
 
 
 def _label(facts: dict[str, Any], direction: str, memory: str) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from msgspec import structs
 
@@ -11,8 +11,9 @@ from perfscope import units
 from perfscope.analysis.critical.results import CriticalPath
 from perfscope.analysis.machine.results import MachineAnalysis
 from perfscope.analysis.rank_groupings import HOST, RankGrouping
+from perfscope.analysis.served_layers import axis_of, decoded
 from perfscope.analysis.timeline_extract import LaneExtract, StepMark, TimelineExtract, WindowExtract
-from perfscope.messages.lists import counted
+from perfscope.messages.lists import counted, first_of
 from perfscope.reports.display import visible
 from perfscope.reports.model import Block, LaneGrouping, Note, Section, Timeline
 from perfscope.reports.sections.counters import timeline_disturbances, timeline_lanes
@@ -85,7 +86,46 @@ def span_title(name: str) -> str:
     if not name.startswith("perfscope."):
         return name
     word, colon, remainder = name.removeprefix("perfscope.").partition(":")
-    return f"{word} {remainder}" if word == "step" else remainder if colon else word
+    if word in _TITLES:
+        return _TITLES[word](remainder) or remainder
+    return remainder if colon else word.replace("_", " ")
+
+
+def _carried(text: str) -> str:
+    """``dp?conv1=4704&fc=1024`` of a call that carries tensors of layers."""
+    layers = decoded(text)
+    axis = axis_of(text)
+    if not layers:
+        return f"communication along {axis}" if axis else "communication"
+    carried = f"communication of {first_of(layers, _MOST_CARRIED)}"
+    total = sum(layers.values())
+    along = f" along {axis}" if axis else ""
+    return f"{carried}{along}" + (f", {units.format_bytes(total)}" if total > len(layers) else "")
+
+
+def _boundary(text: str) -> str:
+    """``0 1 3``: the stage that sends, the one that receives, the microbatch."""
+    numbers = text.split()
+    if len(numbers) != 3:
+        return text
+    return f"stage {numbers[0]} to {numbers[1]}, microbatch {numbers[2]}"
+
+
+def _group(text: str) -> str:
+    group, has_peer, peer = text.rpartition(_PEER)
+    return f"group {group}, peer {peer}" if has_peer else f"group {text}"
+
+
+_MOST_CARRIED = 3
+_PEER = ":peer="  # in the mark of a process group, before the global rank of the other end
+_TITLES: dict[str, Callable[[str], str]] = {
+    "step": "step {}".format,
+    "serves": _carried,
+    "boundary": _boundary,
+    "group": _group,
+    "rows": "exchange of {} rows".format,
+    "source": "receive from rank {} of the group".format,
+}
 
 
 def _lead(extract: TimelineExtract) -> str:

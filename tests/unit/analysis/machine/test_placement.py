@@ -133,7 +133,8 @@ def test_mpirun_gets_advice_because_its_make_is_not_recorded(tmp_path: Path) -> 
 
 def gpus() -> dict[str, Any]:
     rows = [
-        {"id": f"gpu:{k}", "index": k, "name": "NVIDIA H100", "numa_node": k, "pcie": {}} for k in range(2)
+        {"id": f"gpu:{k}", "index": k, "uuid": f"GPU-8c2{k}-4", "name": "NVIDIA H100", "numa_node": k}
+        for k in range(2)
     ]
     return two_nodes(gpus=rows)
 
@@ -148,7 +149,7 @@ def test_a_rank_away_from_its_gpu_is_found(tmp_path: Path) -> None:
 
 def test_visible_devices_are_followed_to_the_gpu_that_is_meant(tmp_path: Path) -> None:
     ranks = [{"pid": 100, "device": "cuda:0 NVIDIA H100"}]
-    for visible, expected in (("1,0", 1), ("0", 0), ("GPU-8c2a", None)):
+    for visible, expected in (("1,0", 1), ("0", 0), ("GPU-8c21", 1), ("GPU-8c2a", None), ("GPU-8c2", None)):
         machine, _ = analyze(
             tmp_path / visible,
             {100: {0: 900}},
