@@ -6,7 +6,6 @@ its always-on figures, an imported trace has no always-on figures, a rank that w
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -17,16 +16,13 @@ from perfscope.analysis import advice
 from perfscope.analysis.allocations import allocations_of
 from perfscope.analysis.bench import BenchResult, bench_result
 from perfscope.analysis.bench_traced import traced_figures
-from perfscope.analysis.clocks.fit import RankClocks
-from perfscope.analysis.clocks.unnamed import on_one_clock
 from perfscope.analysis.clocks.wall import step_notes
 from perfscope.analysis.collective_waits import JudgedCalls
-from perfscope.analysis.collectives import CommAnalysis, analyze_collectives
+from perfscope.analysis.collectives import CommAnalysis
 from perfscope.analysis.communication_of_run import (
     axis_of_calls,
     with_communication,
     with_ports,
-    without_unseen,
 )
 from perfscope.analysis.counter_results import StepCounters
 from perfscope.analysis.diagnosis import Why, analyze_why, with_input
@@ -60,7 +56,6 @@ from perfscope.analysis.missing_reasons import (
     steps_left_out,
     told_by_probes,
     uneven_steps,
-    why_no_window,
     without_windows,
 )
 from perfscope.analysis.page_faults import page_faults
@@ -69,9 +64,10 @@ from perfscope.analysis.pipeline.analyze import analyze_pipeline
 from perfscope.analysis.pipeline.results import Pipeline
 from perfscope.analysis.progress import progress_of
 from perfscope.analysis.provenance import provenance
-from perfscope.analysis.rank_facts import framework_of, num_devices, workload_of, world_size
-from perfscope.analysis.rank_part import Progress, TraceRecord
-from perfscope.analysis.ranks import RankFiles, read_ranks
+from perfscope.analysis.rank_facts import framework_of, workload_of
+from perfscope.analysis.rank_part import Progress
+from perfscope.analysis.ranks import RankFiles
+from perfscope.analysis.reading import read_run
 from perfscope.analysis.results import (
     Arrivals,
     CommGroupResult,
@@ -83,7 +79,7 @@ from perfscope.analysis.results import (
 from perfscope.analysis.self_checks import with_self_checks
 from perfscope.analysis.server import server_load
 from perfscope.analysis.source import RunSource
-from perfscope.analysis.spans import WindowFacts, window_facts
+from perfscope.analysis.spans import WindowFacts
 from perfscope.analysis.step_remarks import remarks_of_run
 from perfscope.analysis.steps import (
     Throughput,
@@ -93,17 +89,14 @@ from perfscope.analysis.steps import (
     step_time,
     throughput,
 )
-from perfscope.analysis.unlike_windows import without_unlike
 from perfscope.analysis.whole_run.analyze import whole_run
 from perfscope.analysis.whole_run.results import WholeRun
 from perfscope.analysis.whole_run.steps import traced_shares
-from perfscope.analysis.window_results import UnlikeWindow
 from perfscope.cycle_collector import collector_off
 from perfscope.messages.files import NO_TRACED_STEP
 from perfscope.vocabulary.axes import Axis
 from perfscope.vocabulary.causes import Cause
 from perfscope.vocabulary.figures import Figure
-from perfscope.vocabulary.frameworks import OWN_STEPS
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -134,11 +127,7 @@ class _Figures(Struct, frozen=True, kw_only=True):
 
 @collector_off()
 def analyze_run(
-    source: RunSource,
-    *,
-    executor: Executor | None = None,
-    progress: Progress | None = None,
-    clocks: RankClocks | None = None,
+    source: RunSource, *, executor: Executor | None = None, progress: Progress | None = None
 ) -> RunAnalysis:
     """Everything the reports show of one run.
 
@@ -146,20 +135,10 @@ def analyze_run(
         source: the run; its timelines must have been ingested, else they are reported as missing.
         executor: reads the ranks; None = this process. The result is the same.
         progress: called with (ranks read, ranks) whenever some are read.
-        clocks: by which the source has been moved, of ranks on hosts without a name.
     """
-    records = source.rank_records
-    every = _windows(source)
-    windows, unlike = without_unlike(source, every)
-    read = read_ranks(source, windows, unlike=_left_out(every, unlike), executor=executor, progress=progress)
-    ranks, no_window = _usable_traces(source, read)
-    ranks = without_unseen(source, _without_unobservable(source, ranks))
-    comm = analyze_collectives(
-        ranks.traces.comm, ranks.hosts, world_size(source.run, records), num_devices(records), clocks
-    )
-    if clocks is None and (several := comm.clocks.of_ranks) is not None:
-        moved = on_one_clock(source, several)
-        return analyze_run(moved, executor=executor, progress=progress, clocks=several)
+    read = read_run(source, executor, progress)
+    source, windows, ranks, comm = read.source, read.windows, read.ranks, read.comm
+    records, no_window = source.rank_records, read.no_window
     ranks, communication, groups = with_communication(source, ranks, comm.collectives, executor)
     pipeline, experts, no_parallel = _parallel(ranks, comm, communication)
     counted, no_text = counted_run(windows), advice.training(records).no_layers
@@ -199,7 +178,7 @@ def analyze_run(
         missing=tuple(dict.fromkeys((*missing, *why.missing))),
     )
     analysis = _with_allocations(source, _analysis(source, figures))
-    analysis = replace(analysis, traced_ratio=_traced_ratio(figures, analysis), unlike_windows=unlike)
+    analysis = replace(analysis, traced_ratio=_traced_ratio(figures, analysis), unlike_windows=read.unlike)
     return with_self_checks(replace(analysis, findings=find(_evidence(source, figures, analysis))))
 
 
@@ -256,59 +235,6 @@ def _has_axis(communication: Communication | None, axis: Axis, *, named: bool = 
     """Whether ranks communicate along the axis; `named`: and something names it."""
     entries = communication.by_axis if communication is not None else ()
     return any(entry.axis == axis and not (named and entry.inferred) for entry in entries)
-
-
-def _windows(source: RunSource) -> dict[int, list[WindowFacts]]:
-    """By rank."""
-    windows: dict[int, list[WindowFacts]] = defaultdict(list)
-    for summary in source.summaries():
-        if not summary.has_no_steps:
-            windows[summary.rank].append(window_facts(summary))
-    return windows
-
-
-def _left_out(
-    windows: Mapping[int, Sequence[WindowFacts]], unlike: Sequence[UnlikeWindow]
-) -> dict[int, list[WindowFacts]]:
-    numbers = {entry.window for entry in unlike}
-    return {
-        rank: [facts for facts in of_rank if facts.window in numbers] for rank, of_rank in windows.items()
-    }
-
-
-def _usable_traces(source: RunSource, ranks: RankFiles) -> tuple[RankFiles, NoWindow | None]:
-    """The ranks with the windows that can be used, and why there is none; None where there is one.
-
-    Windows that hold nothing but the steps themselves are left out: "all computation" would be made up.
-    """
-    if not ranks.num_windows:
-        return ranks, why_no_window(source, ranks.results)
-    steps_only = framework_of(source.rank_records) in OWN_STEPS
-    if not steps_only or any(rank.comm_ns for rank in ranks.results):
-        return ranks, None
-    untraced = replace(
-        ranks,
-        results=tuple(replace(rank, breakdown_ns=None, comm_ns=None) for rank in ranks.results),
-        traces=TraceRecord(comm=ranks.traces.comm),
-        num_windows=0,
-    )
-    return untraced, NoWindow(cause=Cause.NO_PROFILER)
-
-
-def _without_unobservable(source: RunSource, ranks: RankFiles) -> RankFiles:
-    """Parts of the step that are 0 only because the framework's trace cannot show them are no figures."""
-    reasons = advice.training(source.rank_records).unknown
-    breakdowns = [rank.breakdown_ns for rank in ranks.results if rank.breakdown_ns is not None]
-    parts = tuple(part for part in reasons if not any(getattr(breakdown, part) for breakdown in breakdowns))
-    if not breakdowns or not parts:
-        return ranks
-    missing = [
-        missing_figure(Figure.STEP_PART, Cause.NOT_IN_TRACE_FORMAT, part=part, reason=reasons[part])
-        for part in parts
-        if reasons[part]
-    ]
-    results = (rank if rank.breakdown_ns is None else replace(rank, unknown=parts) for rank in ranks.results)
-    return replace(ranks, results=tuple(results), missing=(*ranks.missing, *missing))
 
 
 def _bench(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from perfscope.cli.lazy_group import HELP
-from perfscope.cli.output import print_result
+from perfscope.cli.output import notice, print_result
 from perfscope.errors import PerfscopeError, UsageError
 from perfscope.messages.lists import counted
 
@@ -263,4 +263,4 @@ def _leave_out(name: str, reason: str) -> None:
 def _say(text: str) -> None:
     from perfscope.reports.display import visible
 
-    click.echo(f"perfscope: {visible(text, 600)}", err=True)
+    notice(f"{visible(text, 600)}")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from perfscope.cli.lazy_group import HELP
-from perfscope.cli.output import print_result
+from perfscope.cli.output import notice, print_result
 from perfscope.messages.lists import first_of, plural
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def command(run_dirs: tuple[Path, ...], output: Path, as_json: bool) -> None:
     else:
         print_result(_text(collected))
     for note in collected.notes:
-        click.echo(f"perfscope: {note}", err=True)
+        notice(note)
     if collected.missing:
         click.get_current_context().exit(EXIT_RANKS_MISSING)
 

@@ -13,7 +13,7 @@ import click
 
 from perfscope.cli.engine import ENGINE_NAMES, ENGINE_TITLE, Engine, engine_options
 from perfscope.cli.lazy_group import HELP, GroupedCommand
-from perfscope.cli.output import color_option
+from perfscope.cli.output import color_option, notice
 from perfscope.cli.report import check_outputs, file_options, ingest, opened_run, write_folder, write_outputs
 from perfscope.errors import PerfscopeError, RunDirectoryError, UsageError
 from perfscope.rundir.layout import RUN_JSON
@@ -287,4 +287,4 @@ def _clear(is_terminal: bool) -> None:
 def _say(text: str) -> None:
     from perfscope.reports.display import visible
 
-    click.echo(f"perfscope: {visible(text, 600)}", err=True)
+    notice(f"{visible(text, 600)}")

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from perfscope.cli.lazy_group import HELP
-from perfscope.cli.output import print_result
+from perfscope.cli.output import notice, print_result
 from perfscope.errors import PerfscopeError
 
 
@@ -71,22 +71,14 @@ def command(
         index = site.index(progress)
     site.write(index, render_html(build_dashboard(index, title, charts)))
     if site.num_unlinked:
-        click.echo(
-            f"perfscope: {site.num_unlinked} reports are not linked, because the links would show paths or "
-            "users' names; --reports copy copies them, --show-users allows the links",
-            err=True,
+        notice(
+            f"{site.num_unlinked} reports are not linked, because the links would show paths or "
+            "users' names; --reports copy copies them, --show-users allows the links"
         )
     if site.uncopied:
-        click.echo(
-            f"perfscope: {counted(len(site.uncopied), 'report')} could not be copied; the first: "
-            f"{site.uncopied[0]}",
-            err=True,
-        )
+        notice(f"{counted(len(site.uncopied), 'report')} could not be copied; the first: {site.uncopied[0]}")
     num_runs = counted(len(index.runs), "run")
-    click.echo(
-        f"perfscope: {output / 'index.html'}: {num_runs}, {site.num_read} of them read now",
-        err=True,
-    )
+    notice(f"{output / 'index.html'}: {num_runs}, {site.num_read} of them read now")
     if as_json:
         import msgspec
 

@@ -8,6 +8,7 @@ import click
 
 from perfscope.cli.engine import Engine, engine_options
 from perfscope.cli.lazy_group import HELP
+from perfscope.cli.output import notice
 
 FORMATS = ("perfetto", "speedscope", "parquet", "csv", "arrow", "openmetrics", "otf2", "chakra")
 FOLDERS = ("otf2", "chakra")  # of FORMATS
@@ -120,7 +121,7 @@ def _to_folder(run: Path | None, format_name: str, table: str, output: Path | No
         what = f"{format_count(write_chakra(parts, groups, target))} nodes"
     else:
         what = f"{format_count(write_otf2(parts, opened.reader.run.name or 'run', target))} spans"
-    click.echo(f"perfscope: {what} in {target}", err=True)
+    notice(f"{what} in {target}")
     click.echo(target)
 
 
@@ -159,5 +160,5 @@ def _to_file(
             rows = sum(not line.startswith("#") for line in text.splitlines())
     size = f", {format_bytes(target.stat().st_size)}" if target.is_file() else ""
     what = "samples" if figures else "spans" if table == TIMELINE else f"rows of {table}"
-    click.echo(f"perfscope: {format_count(rows)} {what} in {target}{size}", err=True)
+    notice(f"{format_count(rows)} {what} in {target}{size}")
     click.echo(target)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from perfscope.cli.lazy_group import HELP
+from perfscope.cli.output import notice
 from perfscope.cli.report import check_outputs, document_option, write_outputs
 from perfscope.errors import EXIT_USER, PerfscopeError, UsageError
 
@@ -132,7 +133,7 @@ def _existing(file: Path | None, settings: Settings) -> Path:
 
     path = file or settings.history or DEFAULT_FILE
     if file is None:
-        click.echo(f"perfscope: the history is {path}", err=True)
+        notice(f"the history is {path}")
     if not path.exists():
         raise BaselineError(
             f"there is no history {shown(path)}: make it with `perfscope history add {shown(path)} RUN...`"
@@ -147,7 +148,7 @@ def _fail(histories: Sequence[Trend]) -> None:
 
     failing = [trend for trend in histories if trend.failing is not None]
     for trend in failing:
-        click.echo(f"perfscope: {visible(trend.name, 60)}: {visible(headline(trend), 300)}", err=True)
+        notice(f"{visible(trend.name, 60)}: {visible(headline(trend), 300)}")
     if failing:
         raise click.exceptions.Exit(EXIT_WORSE)
 

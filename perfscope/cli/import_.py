@@ -13,6 +13,7 @@ from perfscope import units
 from perfscope.cli.engine import Engine, engine_options
 from perfscope.cli.labels import parse_labels
 from perfscope.cli.lazy_group import HELP
+from perfscope.cli.output import notice
 from perfscope.cli.progress_bar import TRACES, counting
 from perfscope.errors import UsageError
 from perfscope.messages.lists import counted, first_of
@@ -115,12 +116,10 @@ def command(
     for trace in result.traces:
         process = "" if trace.process is None else f", process {trace.process},"
         source = _source(trace.rank_source)
-        click.echo(f"perfscope: {trace.path}{process} is rank {trace.rank} (from {source})", err=True)
+        notice(f"{trace.path}{process} is rank {trace.rank} (from {source})")
     for beside in result.companions:
         source = _source(beside.rank_source)
-        click.echo(
-            f"perfscope: {beside.path} is the execution trace of rank {beside.rank} (from {source})", err=True
-        )
+        notice(f"{beside.path} is the execution trace of rank {beside.rank} (from {source})")
     print_damage(result)
     click.echo(json.dumps(_document(result), indent=1) if as_json else _text(result))
     if not as_json:
@@ -134,7 +133,7 @@ def _add_scrapes(run: Path, paths: tuple[Path, ...], *, as_json: bool) -> str:
 
     added = import_scrapes(run, paths)
     for path in added.by_file_time:
-        click.echo(f"perfscope: {path}: no times in it: dated by when the file was written", err=True)
+        notice(f"{path}: no times in it: dated by when the file was written")
     if as_json:
         facts = to_builtins(added, enc_hook=str)
         return json.dumps({"schema_version": JSON_SCHEMA_VERSION, "run": str(run), **facts}, indent=1)
@@ -168,10 +167,10 @@ def print_damage(result: ImportResult) -> None:
     from perfscope.ingest.summary import MENDED
 
     for path, reason in result.rejected:
-        click.echo(f"perfscope: {path}: {reason}: left out", err=True)
+        notice(f"{path}: {reason}: left out")
     for trace, summary in zip(result.traces, result.summaries, strict=True):
         if summary.salvaged or MENDED in summary.notes:
-            click.echo(f"perfscope: {trace.path}: {_damage(summary.notes, summary.events_dropped)}", err=True)
+            notice(f"{trace.path}: {_damage(summary.notes, summary.events_dropped)}")
 
 
 def _source(rank_source: str) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from perfscope.cli.lazy_group import HELP
-from perfscope.cli.output import color_option, in_color, print_result
+from perfscope.cli.output import color_option, in_color, notice, print_result
 from perfscope.errors import PerfscopeError
 
 if TYPE_CHECKING:
@@ -55,11 +55,11 @@ def command(folder: Path, number: int, as_json: bool) -> None:
         print_result(msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n")
         return
     if not runs:
-        click.echo(f"perfscope: no run in {folder}; `perfscope run` makes one", err=True)
+        notice(f"no run in {folder}; `perfscope run` makes one")
         return
     print_result(_text(runs[:number], shutil.get_terminal_size((100, 24)).columns))
     if len(runs) > number:
-        click.echo(f"perfscope: {len(runs) - number} older runs; --number shows more", err=True)
+        notice(f"{len(runs) - number} older runs; --number shows more")
 
 
 def _text(runs: Sequence[ListedRun], width: int) -> str:

@@ -9,7 +9,7 @@ import click
 
 from perfscope import __version__
 from perfscope.cli.lazy_group import HELP, LazyGroup
-from perfscope.cli.output import discard_stdout
+from perfscope.cli.output import discard_stdout, notice
 from perfscope.errors import EXIT_BUG, EXIT_OWN_FAILURE, EXIT_USER, PerfscopeError
 
 # name -> (module, one-line help). The help stands here so that listing commands imports none of them.
@@ -85,22 +85,21 @@ def main() -> None:
     except PerfscopeError as error:
         if debug:
             traceback.print_exc()
-        click.echo(f"perfscope: {error}", err=True)
+        notice(str(error))
         code = error.exit_code
     except OSError as error:  # a full disk, a closed stdout: the user's machine, not a bug
         if debug:
             traceback.print_exc()
         discard_stdout()
         file_prefix = f"{error.filename}: " if error.filename else "cannot write the output: "
-        click.echo(f"perfscope: {file_prefix}{error.strerror or error}", err=True)
+        notice(f"{file_prefix}{error.strerror or error}")
         code = EXIT_OWN_FAILURE if "run" in sys.argv[1:3] else EXIT_USER
     except Exception as error:  # noqa: BLE001 - the outermost boundary: say it is ours, keep the exit code
         if debug:
             traceback.print_exc()
-        click.echo(
-            f"perfscope: internal error: {type(error).__name__}: {error} "
-            "(run again as `perfscope --debug ...` and report the stack trace)",
-            err=True,
+        notice(
+            f"internal error: {type(error).__name__}: {error} "
+            "(run again as `perfscope --debug ...` and report the stack trace)"
         )
         code = EXIT_BUG
     sys.exit(code if isinstance(code, int) else 0)

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from perfscope.cli.lazy_group import HELP
-from perfscope.cli.output import print_result
+from perfscope.cli.output import notice, print_result
 from perfscope.cli.report import HTML_NAME, ingest, make_report, open_run
 
 _OF_DISPLAYS = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
@@ -37,13 +37,11 @@ def command(run: Path | None, refresh: bool) -> None:
     if refresh or is_outdated(page, reader.path):
         write_document(make_report(ingest(reader.path)), "html", page, in_run=True)
     if has_display(os.environ) and _show(page):
-        click.echo(f"perfscope: opened {page}", err=True)
+        notice(f"opened {page}")
         return
     print_result(f"{page}\n")
     host, path = os.uname().nodename, page.resolve()
-    click.echo(
-        f"perfscope: no browser here; on your machine: scp {host}:{path} . and open {HTML_NAME}", err=True
-    )
+    notice(f"no browser here; on your machine: scp {host}:{path} . and open {HTML_NAME}")
 
 
 def is_outdated(page: Path, run_dir: Path) -> bool:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from perfscope.cli.output import notice
+
 if TYPE_CHECKING:
     from rich.progress import Progress
 
@@ -38,7 +40,7 @@ def counting(what: str) -> Iterator[Callable[[int, int], None]]:
             click.echo(f"\r\x1b[K{text}", nl=False, err=True)
             is_shown = True
         elif done < total and now - last >= PLAIN_S:  # what comes next says that it is done
-            click.echo(f"perfscope: {text}", err=True)
+            notice(text)
             last = now
 
     try:

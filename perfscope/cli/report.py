@@ -13,7 +13,7 @@ import click
 
 from perfscope.cli.engine import ENGINE_NAMES, ENGINE_TITLE, UNSTATED, Engine, engine_options
 from perfscope.cli.lazy_group import HELP, GroupedCommand
-from perfscope.cli.output import color_option, in_color, print_paged, print_result
+from perfscope.cli.output import color_option, in_color, notice, print_paged, print_result
 from perfscope.cli.progress_bar import TRACES, counting
 from perfscope.cycle_collector import collector_off
 from perfscope.errors import PerfscopeError, UsageError
@@ -237,7 +237,7 @@ def open_run(run: Path | None) -> RunReader:
         return RunReader(run, ranks=())
     latest = latest_run()
     reader = RunReader(latest, ranks=())
-    click.echo(f"perfscope: {latest} is {reader.path}", err=True)
+    notice(f"{latest} is {reader.path}")
     return reader
 
 
@@ -332,7 +332,7 @@ def write_files(
         is_unnamed = file is UNNAMED
         target = (run_dir or Path()) / f"{stem}.{kind}" if is_unnamed else file
         write_document(report, kind, target, in_run=is_unnamed and run_dir is not None)
-        click.echo(f"perfscope: {kind.upper()} report in {target}", err=True)
+        notice(f"{kind.upper()} report in {target}")
 
 
 def write_folder(report: Report, folder: Path, stem: str) -> None:
@@ -346,7 +346,7 @@ def write_folder(report: Report, folder: Path, stem: str) -> None:
     names = [f"{stem}.{kind}" for kind in FOLDER_KINDS]
     for kind, name in zip(FOLDER_KINDS, names, strict=True):
         write_document(report, kind, folder / name)
-    click.echo(f"perfscope: {', '.join(names)} in {folder}", err=True)
+    notice(f"{', '.join(names)} in {folder}")
 
 
 def _whole_text(report: Report, width: int, color: bool) -> str:

@@ -12,7 +12,7 @@ import click
 
 from perfscope.cli.formatting import table
 from perfscope.cli.lazy_group import HELP
-from perfscope.cli.output import print_result
+from perfscope.cli.output import notice, print_result
 from perfscope.messages.lists import counted
 
 SCHEMA_VERSION = 1
@@ -161,4 +161,4 @@ def _print(document: dict[str, Any]) -> None:
 
 
 def _say(line: str) -> None:
-    click.echo(f"perfscope: {line}", err=True)
+    notice(line)

@@ -15,7 +15,7 @@ import click
 from perfscope.cli.bench.options import default_threads
 from perfscope.cli.formatting import number
 from perfscope.cli.lazy_group import HELP
-from perfscope.cli.output import print_result
+from perfscope.cli.output import notice, print_result
 from perfscope.errors import UsageError
 from perfscope.messages.lists import counted
 from perfscope.rundir.shell import quote
@@ -356,7 +356,7 @@ def _same_command() -> str:
 
 
 def _say(line: str) -> None:
-    click.echo(f"perfscope: {line}", err=True)
+    notice(line)
 
 
 def _short(path: Path) -> Path:

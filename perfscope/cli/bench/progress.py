@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from perfscope.cli.formatting import number
+from perfscope.cli.output import notice
 from perfscope.cli.progress_bar import minutes, new_bar
 from perfscope.units import MISSING
 
@@ -49,10 +50,9 @@ class PlainProgress:
         left = self._total - self._number
         if self._number == self._before + 1 and left:
             each = time.monotonic() - self._began
-            click.echo(
-                f"perfscope: about {minutes(each * (left + 1))} in all, {minutes(each * left)} left, "
-                "if every run takes as long",
-                err=True,
+            notice(
+                f"about {minutes(each * (left + 1))} in all, {minutes(each * left)} left, "
+                "if every run takes as long"
             )
 
 

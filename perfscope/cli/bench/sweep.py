@@ -16,7 +16,7 @@ import click
 
 from perfscope.cli.bench.options import default_threads, planned, require_torch
 from perfscope.cli.lazy_group import HELP
-from perfscope.cli.output import print_result
+from perfscope.cli.output import notice, print_result
 from perfscope.cli.slurm.array_options import sweep_options, taken_out
 from perfscope.errors import PerfscopeError, UsageError
 from perfscope.messages.lists import counted
@@ -424,7 +424,7 @@ def _same_command() -> str:
 
 def _say(line: str) -> None:
     try:
-        click.echo(f"perfscope: {line}", err=True)
+        notice(line)
     except OSError as error:  # a closed terminal is no reason to lose a study
         raise PerfscopeError(f"cannot write to stderr: {error.strerror}") from error
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from perfscope.cli.lazy_group import HELP
-from perfscope.cli.output import print_result
+from perfscope.cli.output import notice, print_result
 from perfscope.errors import PerfscopeError, UsageError
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ def _warn_of_collision() -> None:
     from perfscope.cli.doctor.name_collision import collision
 
     if line := collision():
-        click.echo(f"perfscope: warning: {line}", err=True)
+        notice(f"warning: {line}")
 
 
 def _examine(

@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-import click
-
+from perfscope.cli.output import notice
 from perfscope.errors import PerfscopeError, UsageError
 
 if TYPE_CHECKING:
@@ -21,7 +20,7 @@ LEAST_BUDGET_S, MOST_BUDGET_S = 5.0, 600.0
 
 def tell(text: str) -> None:
     """Progress: on stderr, so that it is not in what is piped on."""
-    click.echo(f"perfscope: {text}", err=True)
+    notice(text)
 
 
 def joined_ranks(environment: Mapping[str, str]) -> JoinedRanks | None:

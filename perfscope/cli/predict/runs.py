@@ -17,6 +17,7 @@ from perfscope.analysis.predict.from_run import NotUsable, measured_run
 from perfscope.analysis.predict.records import MeasuredRun, Plan
 from perfscope.analysis.predict.scripts import DDP, gradient_buckets
 from perfscope.cli.engine import UNSTATED, Engine
+from perfscope.cli.output import notice
 from perfscope.cli.report import ingest, opened_run
 from perfscope.errors import RunDirectoryError, TraceError, UsageError
 
@@ -244,4 +245,4 @@ def _require_data_parallel(metas: Mapping[int, RankRecord], name: str) -> None:
 def say_notes(notes: Sequence[str]) -> None:
     """To stderr, a line each."""
     for note in notes:
-        click.echo(f"perfscope: {note}", err=True)
+        notice(note)

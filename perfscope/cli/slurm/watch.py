@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from perfscope.cli.output import notice
 from perfscope.errors import RunDirectoryError
 from perfscope.messages.lists import counted
 from perfscope.rundir.shell import quote
@@ -245,7 +246,7 @@ def ending_text(facts: dict[str, Any]) -> str:
 def say(text: str) -> None:
     """A line on stderr; a closed one is no reason to lose a job."""
     with suppress(OSError):
-        click.echo(f"perfscope: {text}", err=True)
+        notice(text)
 
 
 def short(path: Path) -> Path:

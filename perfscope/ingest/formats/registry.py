@@ -56,7 +56,7 @@ def format_of_file(path: Path) -> Format:
         if candidate.sniff(path, head):
             return candidate
     raise TraceError(
-        f"not JSON and no other trace: perfscope reads {'; '.join(format_.title for format_ in FORMATS)}"
+        "neither JSON nor another trace that perfscope reads; `perfscope import --help` lists the formats"
     )
 
 
