@@ -17,6 +17,7 @@ from perfscope.analysis.ranks import RankFiles
 from perfscope.analysis.results import CollectiveResult, CommGroupResult, Communication
 from perfscope.analysis.source import RunSource
 from perfscope.rundir.scheme_records import SchemeRecord
+from perfscope.vocabulary.communication import DEFAULT_GROUP
 from perfscope.vocabulary.links import BETWEEN_HOSTS, LinkClass, NoLink
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def with_communication(
         comm,
         source.run.scheme,
         ranks.traces.descriptions,
-        world_size(source.run, source.rank_records),
+        world_size(source.run, source.rank_records) or _size_of_default(collectives),
     )
     groups = {group: use.collectives for group, use in comm.uses.items()}
     links = _links(source, groups, axes, ranks)
@@ -69,6 +70,12 @@ def with_communication(
         for result in ranks.results
     )
     return replace(ranks, results=results), mean_rank, _results(groups, axes)
+
+
+def _size_of_default(collectives: Sequence[CollectiveResult]) -> int | None:
+    """Ranks of the default group, where nothing states the world's and all its collectives agree."""
+    sizes = {result.group_size for result in collectives if result.group == DEFAULT_GROUP}
+    return sizes.pop() if len(sizes) == 1 else None
 
 
 def axis_of_calls(groups: Sequence[CommGroupResult]) -> AxisOfCalls:

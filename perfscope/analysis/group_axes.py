@@ -31,6 +31,7 @@ from msgspec import Struct
 
 from perfscope.rundir.scheme_records import SchemeRecord
 from perfscope.vocabulary.axes import Axis
+from perfscope.vocabulary.communication import DEFAULT_GROUP
 
 _NO_DESCRIPTION = frozenset({"", "undefined", "default_pg"})
 # torch.distributed.DeviceMesh: `mesh_<name of the dimension>`, `mesh_dim_<number>` where it has no name,
@@ -164,7 +165,8 @@ class GroupAxes:
         inferred = _inferred(use, collective) or self._by_ranks(group, collective)
         if inferred == Axis.PP and (self._scheme is not None or not _is_chain(group, use)):
             inferred = ""  # a parameter server's messages; a scheme names its pipelines
-        is_world = bool(group.size) and group.size == self._world_size
+        size = group.size or (self._world_size if group.name == DEFAULT_GROUP else None)
+        is_world = bool(size) and size == self._world_size
         # Parameters that no axis divides are averaged over all ranks, those of experts over an axis "dp".
         if inferred and not (is_world and self._is_another(inferred)):
             return GroupAxis(inferred, inferred=True)

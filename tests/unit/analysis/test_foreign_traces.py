@@ -124,3 +124,17 @@ def test_clocks_of_unnamed_hosts_that_differ_do_not_make_a_rank_late(tmp_path: P
 def test_clocks_that_agree_are_left_as_they_are(tmp_path: Path) -> None:
     analysis = analysis_of(tmp_path, *DLRM)
     assert analysis.clocks.of_ranks is None and not analysis.remarks
+
+
+def test_groups_have_the_same_axes_whether_the_traces_state_the_world_or_not(tmp_path: Path) -> None:
+    traces = [
+        changed(path, tmp_path / path.name, lambda trace: trace.pop("distributedInfo")) for path in DLRM[:2]
+    ]
+    silent = analysis_of(tmp_path / "silent", *traces)
+    stated = [
+        changed(path, tmp_path / path.name, lambda trace: trace["distributedInfo"].update(world_size=2))
+        for path in DLRM[:2]
+    ]
+    telling = analysis_of(tmp_path / "telling", *stated)
+    axes = [{(group.axis, *group.collectives) for group in run.process_groups} for run in (silent, telling)]
+    assert axes[0] == axes[1] and ("world", "all_to_all") in axes[0]
