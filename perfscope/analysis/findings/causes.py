@@ -96,7 +96,10 @@ def optimizer(evidence: Evidence) -> Finding:
     )
 
 
-def idle(evidence: Evidence) -> Finding:
+def idle(evidence: Evidence) -> list[Finding]:
+    """Time without work, the largest cause first: one that a call or a sleep accounts for, or the lack of a
+    CPU, and what none of these accounts for.
+    """
     cost = evidence.mean("idle")
     gain_ns, gain_ratio = evidence.gain("no_idle", cost)
     slow = evidence.what_ifs.slow
@@ -105,40 +108,48 @@ def idle(evidence: Evidence) -> Finding:
         gain_ns, gain_ratio = max(gain_ns - lone.gain_ns, 0), max(gain_ratio - lone.gain_ratio, 0.0)
     blocking = _blocking_call(evidence)
     if blocking is not None:
-        ratio = blocking.ratio
-        return Finding(
-            id=FindingKind.HOST_BLOCKED,
-            facts=HostBlocked(idle=evidence.of_step(cost), call=blocking, framework=evidence.framework),
-            gain_ns=round(gain_ns * ratio),
-            gain_ratio=gain_ratio * ratio,
-        )
+        facts = HostBlocked(idle=evidence.of_step(cost), call=blocking, framework=evidence.framework)
+        return [_gap(FindingKind.HOST_BLOCKED, facts, (gain_ns, gain_ratio), blocking.ratio)]
     asleep = _asleep(evidence, cost)
-    if asleep is not None and gain_ratio * asleep.ratio >= NOTABLE:  # else there is more to say of all of it
-        return Finding(
-            id=FindingKind.HOST_BLOCKED,
-            facts=asleep,
-            gain_ns=round(gain_ns * asleep.ratio),
-            gain_ratio=gain_ratio * asleep.ratio,
-        )
-    waits = [rank.idle_host_wait_ns for rank in evidence.ranks if rank.idle_host_wait_ns is not None]
-    launch = _launching_share(evidence) * cost
-    if launch >= _LAUNCHES * cost > 0:
+    if asleep is None or gain_ratio * asleep.ratio < NOTABLE:  # there is more to say of all of it
+        return _awake(evidence, cost, (gain_ns, gain_ratio))
+    left = 1 - asleep.ratio
+    found = [
+        _gap(FindingKind.HOST_BLOCKED, asleep, (gain_ns, gain_ratio), asleep.ratio),
+        *(_awake(evidence, cost * left, (round(gain_ns * left), gain_ratio * left)) if left > 0 else ()),
+    ]
+    return sorted(found, key=lambda finding: -(finding.gain_ratio or 0.0))
+
+
+def _gap(kind: FindingKind, facts: FindingFacts, gain: tuple[int, float], ratio: float = 1.0) -> Finding:
+    """That a share of the idle time goes away."""
+    return Finding(id=kind, facts=facts, gain_ns=round(gain[0] * ratio), gain_ratio=gain[1] * ratio)
+
+
+def _awake(evidence: Evidence, idle_ns: float, gain: tuple[int, float]) -> list[Finding]:
+    """Idle time in which nothing sleeps: the host launches, has no CPU, or does something else."""
+    on_device = any(rank.idle_host_wait_ns is not None for rank in evidence.ranks)
+    launch = _launching_share(evidence) * idle_ns
+    if launch >= _LAUNCHES * idle_ns > 0:
         launch_ns, launch_ratio = evidence.all_of(launch)
-        return Finding(
-            id=FindingKind.LAUNCH_BOUND,
-            facts=LaunchBound(launch=evidence.of_step(launch), idle_ns=cost, framework=evidence.framework),
-            gain_ns=min(launch_ns, gain_ns),
-            gain_ratio=min(launch_ratio, gain_ratio),
-        )
-    idle_part, on_device = evidence.of_step(cost), bool(waits)
-    waited = _explained_by_cpu_wait(evidence, cost)
-    if waited is not None:
-        kind = FindingKind.PREEMPTED
-        reason: FindingFacts = Preempted(idle=idle_part, on_device=on_device, cpu_wait_ratio=waited)
-    else:
-        kind = FindingKind.IDLE_BOUND if on_device else FindingKind.HOST_BOUND
-        reason = IdleBound(idle=idle_part, on_device=on_device, framework=evidence.framework)
-    return Finding(id=kind, facts=reason, gain_ns=gain_ns, gain_ratio=gain_ratio)
+        facts = LaunchBound(launch=evidence.of_step(launch), idle_ns=idle_ns, framework=evidence.framework)
+        return [_gap(FindingKind.LAUNCH_BOUND, facts, (min(launch_ns, gain[0]), min(launch_ratio, gain[1])))]
+    kind = FindingKind.IDLE_BOUND if on_device else FindingKind.HOST_BOUND
+    waited = _explained_by_cpu_wait(evidence, idle_ns)
+    if waited is None:
+        return [_gap(kind, _gaps(evidence, idle_ns), gain)]
+    # The wait falls into gaps and operators alike (`host_idle`). Beside a device, all of it may be in gaps.
+    ratio = min(waited * evidence.step / idle_ns, 1.0) if on_device else waited
+    preempted = Preempted(idle=evidence.of_step(idle_ns * ratio), on_device=on_device, cpu_wait_ratio=waited)
+    found = [_gap(FindingKind.PREEMPTED, preempted, gain, ratio)]
+    if gain[1] * (1 - ratio) >= NOTABLE:
+        found.append(_gap(kind, _gaps(evidence, idle_ns * (1 - ratio)), gain, 1 - ratio))
+    return sorted(found, key=lambda finding: -(finding.gain_ratio or 0.0))
+
+
+def _gaps(evidence: Evidence, idle_ns: float) -> IdleBound:
+    on_device = any(rank.idle_host_wait_ns is not None for rank in evidence.ranks)
+    return IdleBound(idle=evidence.of_step(idle_ns), on_device=on_device, framework=evidence.framework)
 
 
 def untraced(evidence: Evidence) -> Finding:

@@ -59,7 +59,6 @@ _REMOVABLE: tuple[_Cause, ...] = (
     causes.copies,
     page_faults.churn,
     loading.input_wait,
-    causes.idle,
     kernels.unaligned_products,
     kernels.layout_conversions,
 )
@@ -82,7 +81,7 @@ def find(evidence: Evidence) -> tuple[Finding, ...]:
         candidates = candidates if faults is None else [*candidates, faults]
         return _in_order(evidence, causes.untraced(evidence), candidates)
     removable = [finding for cause in _REMOVABLE if (finding := cause(evidence)) is not None]
-    removable += _communication(evidence)
+    removable += [*causes.idle(evidence), *_communication(evidence)]
     removable = _server_first(_by_saving(removable))
     verdict = next((finding for finding in removable if _leads(evidence, finding)), None)
     if verdict is not None:
@@ -169,9 +168,13 @@ def _largest(evidence: Evidence) -> Finding | None:
         "copy": causes.copies,
         "input_wait": loading.input_wait,
         "optimizer": causes.optimizer,
-        "idle": causes.idle,
+        "idle": _idle,
     }
     return parts[max(parts, key=evidence.mean)](evidence)
+
+
+def _idle(evidence: Evidence) -> Finding | None:
+    return causes.idle(evidence)[0]
 
 
 def _exposed(evidence: Evidence) -> Finding | None:

@@ -276,17 +276,20 @@ def _nothing_runs(on_device: bool) -> str:
 
 
 class Preempted(FindingFacts, frozen=True, kw_only=True):
-    idle: PartOfStep
+    idle: PartOfStep  # of the idle time, what is attributed to it
     on_device: bool
     cpu_wait_ratio: float  # of the steps' time, mean rank
 
     def text(self, subject: Subject) -> FindingText:
         lead = "Bound by a shortage of CPUs" if subject.is_verdict else "Ranks wait for a CPU"
+        share = (
+            "" if self.on_device else ", and in so much of the time in which no operator runs, in proportion"
+        )
         return FindingText(
             f"{lead}: for {of_step(self.idle)} {_nothing_runs(self.on_device)}, while threads wait for a "
             "CPU.",
             f"In {format_ratio(self.cpu_wait_ratio)} of step time a thread of an average rank was ready to "
-            "run while another thread had its CPU, so the idle time may not come from the training code.",
+            f"run while another thread had its CPU{share}. That much may not come from the training code.",
             "Repeat the run on an idle machine, or give each rank its own CPUs (fewer threads, binding), "
             "before you look for gaps in the code.",
             lead,
