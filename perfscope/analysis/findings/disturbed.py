@@ -41,8 +41,13 @@ def disturbed(evidence: Evidence, verdict: Finding) -> Placed:
     inside = [disturbance for disturbance in machine.disturbances if disturbance.within_steps]
     ratio, gain_ns = machine.disturbed_ratio, machine.disturbed_ns
     causes_it = _causes(evidence, verdict)
-    if not any(map(_slowed, inside)):
-        gain_ns = ratio = None  # the mean step was longer, the median one was not: it is not known to cost
+    waited_for = None
+    if not any(map(_were_slower, inside)):
+        # The mean step was longer, the median one was not: what it costs is known only from waiting for CPUs.
+        gain_ns, ratio = _waited_for(evidence, inside)
+        if ratio is None or ratio < WORTH:
+            gain_ns = ratio = None
+        waited_for = ratio
     elif ratio is None:
         gain_ns, ratio = _waited_for(evidence, inside)
     if (
@@ -72,6 +77,7 @@ def disturbed(evidence: Evidence, verdict: Finding) -> Placed:
             num_steps=worst.num_steps_during,
             during_ns=worst.step_ns_during,
             otherwise_ns=worst.step_ns_otherwise,
+            cpu_wait_ratio=waited_for,
             slowed_rank=rank,
             evidence=worst.evidence,
             num_others=len(inside) - 1,
@@ -98,9 +104,8 @@ def _waited_for(evidence: Evidence, inside: Sequence[Disturbance]) -> tuple[int 
             excess_threads = max(
                 (sharing.threads - sharing.cpus for sharing in oversubscriptions(host)), default=0.0
             )
-            waits.append(
-                cpu_wait * neighbor_cpus / (excess_threads + neighbor_cpus) if neighbor_cpus else 0.0
-            )
+            part = neighbor_cpus / (excess_threads + neighbor_cpus) if neighbor_cpus else 0.0
+            waits.append(min(cpu_wait * part, neighbor_cpus))  # no longer than they had CPUs
     return evidence.share_of_step(max(waits)) if waits else (None, None)
 
 
@@ -118,7 +123,7 @@ def severe(evidence: Evidence) -> list[Disturbance]:
     return [
         disturbance
         for disturbance in disturbances
-        if disturbance.within_steps and disturbance.severity >= SEVERE and _slowed(disturbance)
+        if disturbance.within_steps and disturbance.severity >= SEVERE and _slowed(evidence, disturbance)
     ]
 
 
@@ -141,7 +146,17 @@ def _causes(evidence: Evidence, verdict: Finding) -> bool:
     return verdict.id in (FindingKind.IMBALANCE, FindingKind.COMPUTE_BOUND, FindingKind.PREEMPTED)
 
 
-def _slowed(disturbance: Disturbance) -> bool:
+def _slowed(evidence: Evidence, disturbance: Disturbance) -> bool:
+    """Whether it slowed the steps. Those outside of it may have been disturbed, too, below what counts as a
+    disturbance: where they were as slow, waiting for the CPUs that neighbors took tells.
+    """
+    if _were_slower(disturbance):
+        return True
+    _, waited_for = _waited_for(evidence, (disturbance,))
+    return waited_for is not None and waited_for >= WORTH
+
+
+def _were_slower(disturbance: Disturbance) -> bool:
     """Whether steps were slower in it than otherwise, or there are no others to compare them with."""
     if disturbance.step_ns_during is None or disturbance.step_ns_otherwise is None:
         return True

@@ -29,6 +29,9 @@ class Disturbed(FindingFacts, frozen=True, kw_only=True):
     slowed_rank: int | None
     evidence: tuple[str, ...]
     num_others: int  # further disturbances
+    cpu_wait_ratio: float | None = (
+        None  # of the steps' time, for CPUs that others had; where steps were alike
+    )
     windows: tuple[int, ...] | None  # traced windows that were hit; None: not known
 
     def text(self, subject: Subject) -> FindingText:
@@ -67,6 +70,11 @@ def _effect(of: Disturbed) -> str:
     if of.during_ns is None or of.otherwise_ns is None:
         return ""
     count, during, otherwise = format_count(of.num_steps), format_ns(of.during_ns), format_ns(of.otherwise_ns)
+    if of.cpu_wait_ratio is not None:
+        return (
+            f"in {format_ratio(of.cpu_wait_ratio)} of step time the training was ready to run while others "
+            f"had the CPU (steps took {during} during it and {otherwise} without it)"
+        )
     if of.during_ns >= SLOWER * of.otherwise_ns:
         return f"{count} {plural('step', of.num_steps)} took {during} instead of {otherwise}"
     slower = "barely slower" if of.during_ns >= of.otherwise_ns else "not slower"

@@ -289,7 +289,8 @@ class Preempted(FindingFacts, frozen=True, kw_only=True):
             f"{lead}: for {of_step(self.idle)} {_nothing_runs(self.on_device)}, while threads wait for a "
             "CPU.",
             f"In {format_ratio(self.cpu_wait_ratio)} of step time a thread of an average rank was ready to "
-            f"run while another thread had its CPU{share}. That much may not come from the training code.",
+            f"run while another thread had its CPU{share}. That much may not come from the training code."
+            f"{'' if self.on_device else ' Waiting inside operators comes on top of it.'}",
             "Repeat the run on an idle machine, or give each rank its own CPUs (fewer threads, binding), "
             "before you look for gaps in the code.",
             lead,

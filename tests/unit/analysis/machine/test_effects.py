@@ -15,7 +15,7 @@ from tests.support.synthetic_run import span
 from tests.support.synthetic_samples import BOOT, SECOND, SampledRun, SampleFile, ticks, two_nodes
 
 MS = 1_000_000
-SLOW = ticks(0, 40, 1.0)
+FAST, SLOW = ticks(0, 40), ticks(0, 40, 1.0)
 
 
 def neighbour(level: Callable[[float], float]) -> SampleFile:
@@ -126,6 +126,29 @@ def test_a_neighbour_that_slows_nothing_gains_nothing(tmp_path: Path) -> None:
     finding = next(one for one in analysis.findings if one.id == "disturbed")
     assert finding.gain_ns is None and "barely slower (100 ms, 100 ms without it)" in finding.text.title
     assert analysis.findings[0].id == "compute_bound"
+
+
+def test_a_neighbor_beside_whom_the_training_waits_for_cpus_costs_though_all_steps_are_alike(
+    tmp_path: Path,
+) -> None:
+    """Steps outside of a disturbance may be disturbed, too, by what is too small or short to be one."""
+    file = neighbour(between(12, 28))
+    file.rate("rank_main_thread_wait", FAST, 0.6 * SECOND, pid="100")
+    analysis = stepped(tmp_path, file, (0, 0), 1.0, traced=(13, 29))
+    first, second = analysis.findings[:2]
+    assert (first.id, second.id, second.symptom_of) == ("disturbed", "compute_bound", "disturbed")
+    assert first.gain_ratio == pytest.approx(0.6, rel=0.05)
+    assert "in 60.0 % of step time the training was ready to run while others had the CPU" in first.text.title
+    assert "(steps took 100 ms during it and 100 ms without it)" in first.text.title
+
+
+def test_a_neighbor_costs_no_more_than_the_cpus_that_it_had(tmp_path: Path) -> None:
+    """The training waits for its own threads, too."""
+    file = neighbour(between(10, 30, high=0.3))
+    file.rate("rank_main_thread_wait", FAST, 0.9 * SECOND, pid="100")
+    analysis = stepped(tmp_path, file, (0, 0), 1.0, traced=(13, 29))
+    costs = [one.gain_ratio for one in analysis.findings if one.id == "disturbed" and one.gain_ratio]
+    assert all(cost <= 0.32 for cost in costs)
 
 
 def test_steps_that_were_faster_in_a_disturbance_are_not_called_hardly_slower(tmp_path: Path) -> None:
