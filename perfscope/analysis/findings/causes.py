@@ -106,6 +106,9 @@ def idle(evidence: Evidence) -> list[Finding]:
     lone = evidence.what_ifs.of("no_stragglers") if slow and slow[0].part == "idle" else None
     if lone is not None:  # what only the slow rank idles more is attributed to it
         gain_ns, gain_ratio = max(gain_ns - lone.gain_ns, 0), max(gain_ratio - lone.gain_ratio, 0.0)
+    most = max((part.idle / part.step for _, part in evidence.traced if part.step), default=0.0)
+    if gain_ratio > most:  # the replay may be of fewer windows; what is saved is no more than is there
+        gain_ns, gain_ratio = evidence.share_of_step(most)
     blocking = _blocking_call(evidence)
     if blocking is not None:
         facts = HostBlocked(idle=evidence.of_step(cost), call=blocking, framework=evidence.framework)
@@ -114,10 +117,9 @@ def idle(evidence: Evidence) -> list[Finding]:
     if asleep is None or gain_ratio * asleep.ratio < NOTABLE:  # there is more to say of all of it
         return _awake(evidence, cost, (gain_ns, gain_ratio))
     left = 1 - asleep.ratio
-    found = [
-        _gap(FindingKind.HOST_BLOCKED, asleep, (gain_ns, gain_ratio), asleep.ratio),
-        *(_awake(evidence, cost * left, (round(gain_ns * left), gain_ratio * left)) if left > 0 else ()),
-    ]
+    found = [_gap(FindingKind.HOST_BLOCKED, asleep, (gain_ns, gain_ratio), asleep.ratio)]
+    if left > 0:
+        found += _awake(evidence, cost * left, (round(gain_ns * left), gain_ratio * left), is_rest=True)
     return sorted(found, key=lambda finding: -(finding.gain_ratio or 0.0))
 
 
@@ -126,7 +128,9 @@ def _gap(kind: FindingKind, facts: FindingFacts, gain: tuple[int, float], ratio:
     return Finding(id=kind, facts=facts, gain_ns=round(gain[0] * ratio), gain_ratio=gain[1] * ratio)
 
 
-def _awake(evidence: Evidence, idle_ns: float, gain: tuple[int, float]) -> list[Finding]:
+def _awake(
+    evidence: Evidence, idle_ns: float, gain: tuple[int, float], is_rest: bool = False
+) -> list[Finding]:
     """Idle time in which nothing sleeps: the host launches, has no CPU, or does something else."""
     on_device = any(rank.idle_host_wait_ns is not None for rank in evidence.ranks)
     launch = _launching_share(evidence) * idle_ns
@@ -137,19 +141,24 @@ def _awake(evidence: Evidence, idle_ns: float, gain: tuple[int, float]) -> list[
     kind = FindingKind.IDLE_BOUND if on_device else FindingKind.HOST_BOUND
     waited = _explained_by_cpu_wait(evidence, idle_ns)
     if waited is None:
-        return [_gap(kind, _gaps(evidence, idle_ns), gain)]
+        return [_gap(kind, _gaps(evidence, idle_ns, is_rest), gain)]
     # The wait falls into gaps and operators alike (`host_idle`). Beside a device, all of it may be in gaps.
-    ratio = min(waited * evidence.step / idle_ns, 1.0) if on_device else waited
+    of_ns = evidence.step if on_device else evidence.mean("idle")
+    ratio = min(waited * of_ns / idle_ns, 1.0)
     preempted = Preempted(idle=evidence.of_step(idle_ns * ratio), on_device=on_device, cpu_wait_ratio=waited)
     found = [_gap(FindingKind.PREEMPTED, preempted, gain, ratio)]
     if gain[1] * (1 - ratio) >= NOTABLE:
-        found.append(_gap(kind, _gaps(evidence, idle_ns * (1 - ratio)), gain, 1 - ratio))
+        found.append(_gap(kind, _gaps(evidence, idle_ns * (1 - ratio), is_rest=True), gain, 1 - ratio))
     return sorted(found, key=lambda finding: -(finding.gain_ratio or 0.0))
 
 
-def _gaps(evidence: Evidence, idle_ns: float) -> IdleBound:
-    on_device = any(rank.idle_host_wait_ns is not None for rank in evidence.ranks)
-    return IdleBound(idle=evidence.of_step(idle_ns), on_device=on_device, framework=evidence.framework)
+def _gaps(evidence: Evidence, idle_ns: float, is_rest: bool) -> IdleBound:
+    return IdleBound(
+        idle=evidence.of_step(idle_ns),
+        on_device=any(rank.idle_host_wait_ns is not None for rank in evidence.ranks),
+        framework=evidence.framework,
+        is_rest=is_rest,
+    )
 
 
 def untraced(evidence: Evidence) -> Finding:
@@ -257,7 +266,7 @@ def _launching_share(evidence: Evidence) -> float:
     return launching / total if total else 0.0
 
 
-def _waited_for_cpu(evidence: Evidence) -> float | None:
+def waited_for_cpu(evidence: Evidence) -> float | None:
     """Share of the steps' time in which a compute thread of the mean traced rank waited for a CPU.
 
     Of main threads in the traced steps, where these were read; else of all threads in all steps, as the
@@ -288,7 +297,7 @@ def _cpu_wait(host: Host, rank: HostRank) -> float | None:
 
 def _explained_by_cpu_wait(evidence: Evidence, idle_ns: float) -> float | None:
     """The share, where it accounts for most of so much idle time per step; else None."""
-    share = _waited_for_cpu(evidence)
+    share = waited_for_cpu(evidence)
     if share is None or not idle_ns or share * evidence.step < _EXPLAINS * idle_ns:
         return None
     return min(share, 1.0)

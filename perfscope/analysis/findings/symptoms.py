@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from msgspec.structs import replace
 
 from perfscope.analysis.findings import disturbed, machine
+from perfscope.analysis.findings.causes import waited_for_cpu
 from perfscope.analysis.findings.evidence import Evidence
 from perfscope.analysis.results import Finding
 from perfscope.messages.findings.axes import AxisComm
@@ -98,6 +99,8 @@ def _lack_of_cpus(evidence: Evidence, cause: Finding, finding: Finding) -> bool:
         return is_severe
     if finding.id in INPUT:  # a loader may be slow by itself, with as little CPU time
         return (cause.gain_ratio or 0.0) >= CLEARLY * (finding.gain_ratio or 0.0)
+    if finding.id in (Kind.HOST_BOUND, Kind.IDLE_BOUND) and waited_for_cpu(evidence) is not None:
+        return False  # waiting for a CPU is a finding of its own, or little
     if finding.id in NO_CPU - {Kind.PREEMPTED}:
         return cause.gain_ratio is not None and _weighs(cause, finding)
     return is_severe or _weighs(cause, finding)

@@ -301,12 +301,14 @@ class IdleBound(FindingFacts, frozen=True, kw_only=True):
     idle: PartOfStep
     on_device: bool
     framework: str
+    is_rest: bool = False  # time asleep or without a CPU is taken off, and a finding of its own
 
     def text(self, subject: Subject) -> FindingText:
         advice = training_advice(self.framework)
         lead = "Idle-bound" if subject.is_verdict else "Part of the step is idle"
+        rest = " (time asleep or waiting for a CPU not counted)" if self.is_rest else ""
         return FindingText(
-            f"{lead}: for {of_step(self.idle)} {_nothing_runs(self.on_device)}.",
+            f"{lead}: for {of_step(self.idle)} {_nothing_runs(self.on_device)}{rest}.",
             advice.gaps,
             advice.shorter_gaps,
             lead,

@@ -204,7 +204,14 @@ def test_idle_time_in_which_threads_wait_for_a_cpu_is_not_laid_at_the_code(tmp_p
     assert "Profile" not in finding.text.action
     gaps = next(finding for finding in findings if finding.id == "host_bound")
     assert round(gaps.gain_ratio or 0, 3) == 0.24
+    assert "(time asleep or waiting for a CPU not counted)" in gaps.text.title
     assert "Profile" in gaps.text.action
+
+
+def test_gaps_beyond_waiting_for_a_cpu_are_not_laid_to_a_neighbour(tmp_path: Path) -> None:
+    findings = idle_run(tmp_path, waiting_for_cpus(0.6, neighbour=6.0))
+    gaps = next(finding for finding in findings if finding.id == "host_bound")
+    assert gaps.symptom_of is None and "Profile" in gaps.text.action
 
 
 def test_with_a_neighbour_the_disturbance_comes_before_such_idle_time(tmp_path: Path) -> None:
