@@ -40,6 +40,8 @@ def _of_rank(rank: int, parts: StepParts) -> RankFaults | None:
     is_before, before, after, changed = _around_windows(faults, parts, chosen)
     if changed and few_remain(before, after):
         chosen = is_before
+    else:
+        chosen = _settled(faults, _ordinary(parts, chosen))
     return RankFaults(
         rank=rank,
         minor_faults=_mean(faults, chosen) or 0.0,
@@ -69,9 +71,30 @@ def _cost_ratio(parts: StepParts, chosen: NDArray[np.bool_]) -> float | None:
     )
     if faults is None or system is None:
         return None
-    waited = _mean(parts.runqueue, chosen) or 0.0
-    running = float(parts.untimed[chosen].mean()) - waited
+    waited, cpu = (
+        _mean(parts.runqueue, chosen) or 0.0,
+        system + (_mean(parts.used["thread_user_ns"], chosen) or 0.0),
+    )
+    duration, untimed = float(parts.durations[chosen].mean()), float(parts.untimed[chosen].mean())
+    # It waits for a CPU in what is timed apart, too; and it ran at least as long as the kernel charged to it.
+    running = max(untimed * (1 - waited / duration), cpu * untimed / duration) if duration > 0 else 0.0
     return min(1.0, min(system, faults * DEAREST_NS) / running) if running > 0 else None
+
+
+def _ordinary(parts: StepParts, chosen: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Those of the steps in which nothing that is timed apart (a checkpoint) takes a notable part; all where
+    there is none.
+    """
+    ordinary = chosen & (parts.untimed >= (1 - ALIKE) * parts.durations)
+    return ordinary if ordinary.any() else chosen
+
+
+def _settled(faults: Int64, chosen: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """The later half of the steps where it has fewer faults: memory mapped once is no cost of a step."""
+    later = chosen.copy()
+    later[np.flatnonzero(chosen)[: chosen.sum() // 2]] = False
+    fell = float(faults[later].mean()) < (1 - ALIKE) * float(faults[chosen].mean())
+    return later if fell else chosen
 
 
 def _around_windows(

@@ -124,3 +124,41 @@ def test_alike_before_and_after(tmp_path: Path) -> None:
     analysis = analyzed(tmp_path, [3_000 + number % 7 * 50 for number in range(40)], [5 * MS] * 40, window)
     assert analysis.page_faults[0].changed_by_windows is False
     assert analysis.page_faults[0].minor_faults == pytest.approx(3_150, abs=30)
+
+
+def test_faults_of_the_first_steps_are_no_cost_of_the_others(tmp_path: Path) -> None:
+    """Ten steps, the first four of which map memory for the first time."""
+    faults, system = [9_000, 9_000, 8_000, 7_000, *[0] * 6], [16 * MS] * 4 + [0] * 6
+    assert churn(analyzed(tmp_path, faults, system)) is None
+
+
+def test_faults_cost_no_larger_share_than_the_kernel_has_of_the_cpu_time(tmp_path: Path) -> None:
+    """Readings of the run queue and of CPU time are of different instants: together they may exceed a step."""
+    run = SyntheticRun(tmp_path / "run")
+    run.rank(0, device="cpu")
+    columns = {"minor_faults": 3_000, "thread_minor_faults": 3_000, "user_ns": 6 * MS, "system_ns": 2 * MS}
+    columns |= {"thread_user_ns": 6 * MS, "thread_system_ns": 2 * MS, "runqueue_ns": 18 * MS}
+    run.steps(0, [STEP] * 40, **{name: [value] * 40 for name, value in columns.items()})
+    (of_rank,) = analyze_run(RunReader(run.path)).page_faults
+    assert of_rank.cost_ratio == pytest.approx(0.25)  # 2 of 8 ms of CPU time
+
+
+def test_faults_and_waits_of_checkpoints_are_no_cost_of_ordinary_steps(tmp_path: Path) -> None:
+    run = SyntheticRun(tmp_path / "run")
+    run.rank(0, device="cpu")
+    is_long = [number % 5 == 4 for number in range(40)]
+    faults = [50_000 if long else 1_000 for long in is_long]
+    run.steps(
+        0,
+        [5 * STEP if long else STEP for long in is_long],
+        checkpoint_ns=[4 * STEP if long else 0 for long in is_long],
+        minor_faults=faults,
+        thread_minor_faults=faults,
+        thread_user_ns=[9 * MS] * 40,
+        thread_system_ns=[40 * MS if long else MS for long in is_long],
+        user_ns=[9 * MS] * 40,
+        system_ns=[MS] * 40,
+        runqueue_ns=[3 * STEP if long else 10 * MS for long in is_long],
+    )
+    (of_rank,) = analyze_run(RunReader(run.path)).page_faults
+    assert of_rank.minor_faults == 1_000 and of_rank.cost_ratio == pytest.approx(0.1)  # 1 of 10 ms
