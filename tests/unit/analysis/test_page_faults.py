@@ -133,7 +133,7 @@ def test_faults_of_the_first_steps_are_no_cost_of_the_others(tmp_path: Path) -> 
 
 
 def test_faults_cost_no_larger_share_than_the_kernel_has_of_the_cpu_time(tmp_path: Path) -> None:
-    """Readings of the run queue and of CPU time are of different instants: together they may exceed a step."""
+    """Waiting and CPU time are read at different instants: together they may exceed a step."""
     run = SyntheticRun(tmp_path / "run")
     run.rank(0, device="cpu")
     columns = {"minor_faults": 3_000, "thread_minor_faults": 3_000, "user_ns": 6 * MS, "system_ns": 2 * MS}
