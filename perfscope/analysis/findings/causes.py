@@ -117,10 +117,10 @@ def idle(evidence: Evidence) -> list[Finding]:
     if asleep is None or gain_ratio * asleep.ratio < NOTABLE:  # there is more to say of all of it
         return _awake(evidence, cost, (gain_ns, gain_ratio))
     left = 1 - asleep.ratio
-    found = [_gap(FindingKind.HOST_BLOCKED, asleep, (gain_ns, gain_ratio), asleep.ratio)]
+    gaps = [_gap(FindingKind.HOST_BLOCKED, asleep, (gain_ns, gain_ratio), asleep.ratio)]
     if left > 0:
-        found += _awake(evidence, cost * left, (round(gain_ns * left), gain_ratio * left), is_rest=True)
-    return sorted(found, key=lambda finding: -(finding.gain_ratio or 0.0))
+        gaps += _awake(evidence, cost * left, (round(gain_ns * left), gain_ratio * left), is_rest=True)
+    return sorted(gaps, key=lambda finding: -(finding.gain_ratio or 0.0))
 
 
 def _gap(kind: FindingKind, facts: FindingFacts, gain: tuple[int, float], ratio: float = 1.0) -> Finding:
@@ -146,10 +146,10 @@ def _awake(
     of_ns = evidence.step if on_device else evidence.mean("idle")
     ratio = min(waited * of_ns / idle_ns, 1.0)
     preempted = Preempted(idle=evidence.of_step(idle_ns * ratio), on_device=on_device, cpu_wait_ratio=waited)
-    found = [_gap(FindingKind.PREEMPTED, preempted, gain, ratio)]
+    gaps = [_gap(FindingKind.PREEMPTED, preempted, gain, ratio)]
     if gain[1] * (1 - ratio) >= NOTABLE:
-        found.append(_gap(kind, _gaps(evidence, idle_ns * (1 - ratio), is_rest=True), gain, 1 - ratio))
-    return sorted(found, key=lambda finding: -(finding.gain_ratio or 0.0))
+        gaps.append(_gap(kind, _gaps(evidence, idle_ns * (1 - ratio), is_rest=True), gain, 1 - ratio))
+    return sorted(gaps, key=lambda finding: -(finding.gain_ratio or 0.0))
 
 
 def _gaps(evidence: Evidence, idle_ns: float, is_rest: bool) -> IdleBound:

@@ -17,6 +17,7 @@ from perfscope.vocabulary.findings import FindingKind
 DECISIVE = 0.25  # of the mean step lost to disturbances: the code's own causes come after them
 WORTH = 0.1  # of the mean step lost: what slow computation is attributed to the disturbance
 ONE_PLACE = 0.6  # of a slow rank's excess in one layer, or in no operator at all
+CLEARLY = 1.5  # times what a comparison of steps gives, from which on waiting for CPUs tells more
 SEVERE = 0.1  # of a host's CPUs (or other resource): doubt about every figure
 
 
@@ -39,17 +40,8 @@ def disturbed(evidence: Evidence, verdict: Finding) -> Placed:
     if machine is None or machine.clean is not False:
         return Placed()
     inside = [disturbance for disturbance in machine.disturbances if disturbance.within_steps]
-    ratio, gain_ns = machine.disturbed_ratio, machine.disturbed_ns
     causes_it = _causes(evidence, verdict)
-    waited_for = None
-    if not any(map(_were_slower, inside)):
-        # The mean step was longer, the median one was not: what it costs is known only from waiting for CPUs.
-        gain_ns, ratio = _waited_for(evidence, inside)
-        if ratio is None or ratio < WORTH:
-            gain_ns = ratio = None
-        waited_for = ratio
-    elif ratio is None:
-        gain_ns, ratio = _waited_for(evidence, inside)
+    gain_ns, ratio, waited_for = _cost(evidence, inside)
     if (
         ratio is None and causes_it
     ):  # all of the run was disturbed: what the verdict's cause costs is its doing
@@ -93,6 +85,26 @@ def disturbed(evidence: Evidence, verdict: Finding) -> Placed:
     return Placed(doubt=[finding]) if severe else Placed(minor=[finding])
 
 
+def _cost(evidence: Evidence, inside: Sequence[Disturbance]) -> tuple[int | None, float | None, float | None]:
+    """(ns, share of the step) that disturbances cost, and that share where waiting for CPUs tells it.
+
+    Steps outside of all disturbances are compared with; where these had less CPU than they wanted, too, by
+    neighbors too small or short to count, waiting tells more.
+    """
+    assert evidence.machine is not None
+    ratio, gain_ns = evidence.machine.disturbed_ratio, evidence.machine.disturbed_ns
+    waited_ns, waited = _waited_for(evidence, inside)
+    if not any(map(_were_slower, inside)):
+        gain_ns = ratio = None  # the mean step was longer, the median one was not: it is not known to cost
+        if waited is None or waited < WORTH:
+            return None, None, None
+    elif ratio is None:
+        return waited_ns, waited, None
+    if waited is None or waited < WORTH or waited <= CLEARLY * (ratio or 0.0):
+        return gain_ns, ratio, None
+    return waited_ns, waited, waited
+
+
 def _waited_for(evidence: Evidence, inside: Sequence[Disturbance]) -> tuple[int | None, float | None]:
     """What waiting for the CPUs that neighbors took costs, where no undisturbed step tells it."""
     hosts = {disturbance.host for disturbance in inside if disturbance.kind is DisturbanceKind.CPU_NEIGHBOR}
@@ -104,8 +116,8 @@ def _waited_for(evidence: Evidence, inside: Sequence[Disturbance]) -> tuple[int 
             excess_threads = max(
                 (sharing.threads - sharing.cpus for sharing in oversubscriptions(host)), default=0.0
             )
-            part = neighbor_cpus / (excess_threads + neighbor_cpus) if neighbor_cpus else 0.0
-            waits.append(min(cpu_wait * part, neighbor_cpus))  # no longer than they had CPUs
+            neighbors_share = neighbor_cpus / (excess_threads + neighbor_cpus) if neighbor_cpus else 0.0
+            waits.append(min(cpu_wait * neighbors_share, neighbor_cpus))  # no longer than they had CPUs
     return evidence.share_of_step(max(waits)) if waits else (None, None)
 
 
@@ -114,7 +126,8 @@ def is_at_work(evidence: Evidence) -> bool:
     machine = evidence.machine
     if machine is None or machine.traced_disturbed is False or not severe(evidence):
         return False
-    return machine.disturbed_ratio is None or machine.disturbed_ratio >= WORTH
+    _, ratio, _ = _cost(evidence, [entry for entry in machine.disturbances if entry.within_steps])
+    return ratio is None or ratio >= WORTH
 
 
 def severe(evidence: Evidence) -> list[Disturbance]:

@@ -22,6 +22,7 @@ from perfscope.analysis.results import Finding
 from perfscope.messages.findings.axes import AxisComm
 from perfscope.messages.findings.communication import ExposedComm
 from perfscope.messages.findings.page_faults import PageFaultChurn
+from perfscope.messages.findings.ranks import Imbalance
 from perfscope.messages.findings.whole_run import BesideSteps
 from perfscope.vocabulary.findings import COMMUNICATION, INPUT
 from perfscope.vocabulary.findings import FindingKind as Kind
@@ -93,6 +94,8 @@ def _lack_of_cpus(evidence: Evidence, cause: Finding, finding: Finding) -> bool:
         return False
     if finding.id in SLOW_RANKS and finding.rank is not None:
         return _slow_for_want_of_cpus(evidence, cause, finding)
+    if isinstance(finding.facts, Imbalance) and finding.facts.arithmetic_ratio is not None:
+        return False  # it has more to compute
     if finding.id in COMMUNICATION:
         return _waits_for_want_of_cpus(evidence, cause, finding)
     if finding.id is Kind.COMPUTE_BOUND:

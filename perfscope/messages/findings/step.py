@@ -306,9 +306,9 @@ class IdleBound(FindingFacts, frozen=True, kw_only=True):
     def text(self, subject: Subject) -> FindingText:
         advice = training_advice(self.framework)
         lead = "Idle-bound" if subject.is_verdict else "Part of the step is idle"
-        rest = " (time asleep or waiting for a CPU not counted)" if self.is_rest else ""
+        counted_apart = " (time asleep or waiting for a CPU not counted)" if self.is_rest else ""
         return FindingText(
-            f"{lead}: for {of_step(self.idle)} {_nothing_runs(self.on_device)}{rest}.",
+            f"{lead}: for {of_step(self.idle)} {_nothing_runs(self.on_device)}{counted_apart}.",
             advice.gaps,
             advice.shorter_gaps,
             lead,

@@ -142,6 +142,14 @@ def test_a_neighbor_beside_whom_the_training_waits_for_cpus_costs_though_all_ste
     assert "(steps took 100 ms during it and 100 ms without it)" in first.text.title
 
 
+def test_waiting_tells_more_than_other_steps_that_were_nearly_as_slow(tmp_path: Path) -> None:
+    file = neighbour(between(12, 28))
+    file.rate("rank_main_thread_wait", FAST, 0.6 * SECOND, pid="100")
+    first = stepped(tmp_path, file, (12, 28), 1.06, traced=(13, 29)).findings[0]
+    assert first.id == "disturbed" and first.gain_ratio == pytest.approx(0.6, rel=0.05)
+    assert "(steps took 106 ms during it and 100 ms without it)" in first.text.title
+
+
 def test_a_neighbor_costs_no_more_than_the_cpus_that_it_had(tmp_path: Path) -> None:
     """The training waits for its own threads, too."""
     file = neighbour(between(10, 30, high=0.3))
