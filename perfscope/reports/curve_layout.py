@@ -192,7 +192,7 @@ def marks(chart: CurveChart, curve: Curve) -> list[Point]:
         return []
     if curve.kind == "fit":
         return points[-1:]
-    if len(points) <= MOST_MARKS:
+    if curve.kind == "points" or len(points) <= MOST_MARKS:
         return points
     step = (len(points) - 1) / (MOST_MARKS // 2)
     return [points[round(number * step)] for number in range(MOST_MARKS // 2 + 1)]

@@ -12,8 +12,8 @@ class Curve(Struct, frozen=True, kw_only=True):
     """One curve of a CurveChart; `x` rises, a gap is nan in `y`.
 
     `low`, `high`: an interval per point (nan: none), or () where there is none at all. `kind` decides how it
-    is drawn: "data" with marks, "fit" thin with a mark at its end, "ideal" dotted and "level" dashed,
-    both without color.
+    is drawn: "data" with marks, "points" with a mark on each and no line, "fit" thin with a mark at its end,
+    "ideal" dotted and "level" dashed, both without color.
     `dashed_from`: beyond this x nothing was measured, so the curve is dashed there. Colors go by place.
     """
 

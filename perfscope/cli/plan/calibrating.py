@@ -20,6 +20,8 @@ from perfscope.runners.plans.work import pass_times, undivided
 
 _LONGEST_S = 1.0  # of a step by its rates: real ones take a few times as long, and some are needed
 _MOST_COPIES = 16
+# Of repetitions of an all-reduce: disturbances only make them slower.
+_UNDISTURBED, _AS_IT_IS = (0.1, 0.2, 0.3, 0.4, 0.5), (0.1, 0.3, 0.5, 0.7, 0.9)
 _MEMORY_SHARE = 0.5  # of what this host has left
 
 
@@ -32,7 +34,7 @@ class Calibrated(NamedTuple):
 
 
 def calibrated_machine(
-    ways: Sequence[Way], space: Space, machine: Machine, *, on_one_host: bool = False
+    ways: Sequence[Way], space: Space, machine: Machine, *, for_trials: bool = False
 ) -> Calibrated:
     """Trains the model here for some seconds.
 
@@ -40,10 +42,10 @@ def calibrated_machine(
         ways: that will be computed.
         space: of them.
         machine: whose rates are this host's.
-        on_one_host: all ranks of each way are on this host.
+        for_trials: all ranks of each way are on this host, as it is now: for trials that follow.
     """
     num_cores = len(os.sched_getaffinity(0))
-    per_host = max(space.ranks) if on_one_host else space.ranks_per_host
+    per_host = max(space.ranks) if for_trials else space.ranks_per_host
     shared: dict[tuple[str, int], Calibration] = {}
     alone: dict[str, Calibration] = {}
     by_kind: dict[tuple[str, int], list[Way]] = {}
@@ -56,9 +58,13 @@ def calibrated_machine(
             return Calibrated(None, machine, not_calibrated(copies))
         threads = threads_of_rank(copies)
         config = replace(space.like, dtype=alike[0].job.config.dtype)
-        shared_speed = calibrate(config, batches, copies, threads)
+        shared_speed = calibrate(config, batches, copies, threads, as_it_is=for_trials)
         fewer = min(copies, num_cores)
-        few = shared_speed if fewer == copies else calibrate(config, batches, fewer, threads)
+        few = (
+            shared_speed
+            if fewer == copies
+            else calibrate(config, batches, fewer, threads, as_it_is=for_trials)
+        )
         if shared_speed is None or few is None:
             return Calibrated(None, machine, not_calibrated(copies))
         shared[dtype, copies] = shared_speed
@@ -66,7 +72,9 @@ def calibrated_machine(
     speeds = Speeds(shared=shared, alone=alone)
     most = max(shared.values(), key=lambda each: each.copies)
     sentence = calibrated(sorted({each.copies for each in shared.values()}), most.batches, most.threads)
-    return Calibrated(speeds, _with_links(machine, most, space.backend), sentence)
+    return Calibrated(
+        speeds, _with_links(machine, most, space.backend, _AS_IT_IS if for_trials else _UNDISTURBED), sentence
+    )
 
 
 def _batches(ways: Sequence[Way], machine: Machine, copies: int) -> tuple[int, ...]:
@@ -88,7 +96,7 @@ def _free_bytes() -> float:
     return float(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
 
 
-def _with_links(machine: Machine, measured: Calibration, backend: str) -> Machine:
+def _with_links(machine: Machine, measured: Calibration, backend: str, quantiles: Sequence[float]) -> Machine:
     """Links inside a host: as given, else of `doctor --links`, else of the calibration's own all-reduces."""
     if machine.inside_is_given:
         return machine
@@ -99,7 +107,7 @@ def _with_links(machine: Machine, measured: Calibration, backend: str) -> Machin
     from perfscope.analysis.predict.records import INSIDE_HOST, MeasuredCall
 
     rng = np.random.default_rng(0)
-    fitted = fit_measured(_records(), INSIDE_HOST, backend, rng)
+    fitted = None if quantiles is _AS_IT_IS else fit_measured(_records(), INSIDE_HOST, backend, rng)
     is_kept = fitted is not None
     if fitted is None and measured.all_reduces:
         calls = [
@@ -111,7 +119,7 @@ def _with_links(machine: Machine, measured: Calibration, backend: str) -> Machin
                 transfer_ns=1e9 * seconds,
             )
             for row in measured.all_reduces
-            for seconds in np.quantile(row["seconds"], (0.1, 0.2, 0.3, 0.4, 0.5)).tolist()
+            for seconds in np.quantile(row["seconds"], quantiles).tolist()
         ]
         fitted = fit_link(INSIDE_HOST, calls, backend, rng, by_size=True)
     if fitted is None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import click
 
 from perfscope.cli.lazy_group import HELP
 from perfscope.cli.output import print_result
+from perfscope.errors import UsageError
 
 
 @click.command("plan", context_settings=HELP)
@@ -76,24 +78,52 @@ from perfscope.cli.output import print_result
     metavar="K",
     help="Train the first K for a few steps on this machine, and compare.",
 )
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write a page with all ways, filters and the Pareto front: plan.html, or plan.pdf.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print everything as one JSON object.")
-def command(model: str, cluster: str, as_json: bool, top: int, verify: int, **asked: Any) -> None:
-    """Rank ways to train a model on a machine by lower bounds of their time, under a limit of memory.
+def command(
+    model: str, cluster: str, as_json: bool, output: Path | None, top: int, verify: int, **asked: Any
+) -> None:
+    """Rank ways to train a model on a machine by the time of their steps, under a limit of memory.
 
     Every mesh of the axes dp, fsdp, tp, sp, pp, cp and ep is tried, with each batch, precision, number of
-    microbatches, and with activation checkpointing. Nothing is trained without --verify: memory and
-    computation come from one step on tensors without values, communication from the schemes' own formulas.
-    Real steps take longer than these lower bounds, in some ways much longer.
+    microbatches, schedule of a pipeline, and with activation checkpointing. Memory and operators come from
+    one step on tensors without values, communication from the schemes' own formulas. Times are predicted
+    from a short training of the model on this machine; with --flops they are lower bounds instead, and real
+    steps take longer, in some ways much longer.
 
     \b
     Examples:
-      perfscope plan --model gpt2-124m --cluster 1x8 --device-memory 80GB --flops 60T
+      perfscope plan --model gpt-micro --cluster 1x2 --batch 16 -o plan.html
       perfscope plan --model gpt-micro --cluster 2x2@1gbit --batch 16 --verify 3
-      perfscope plan --model resnet50 --cluster 4x8 --network hdr --flops 60T --json
+      perfscope plan --model gpt2-124m --cluster 1x8 --device-memory 80GB --flops 60T
     """
     from perfscope.cli.bench.options import require_torch
 
+    html, pdf = _page_of(output)
     require_torch()
     from perfscope.cli.plan.planning import make_plan
+    from perfscope.cli.report import print_json, write_files
 
-    print_result(make_plan(model, cluster, as_json=as_json, top=top, verify=verify, asked=asked))
+    plan = make_plan(model, cluster, top=top, verify=verify, asked=asked)
+    if as_json:
+        print_json(plan.report.document)
+    else:
+        print_result(plan.text)
+    write_files(plan.report, html, pdf, stem="plan")
+
+
+def _page_of(output: Path | None) -> tuple[Path | None, Path | None]:
+    """The HTML or the PDF file that is asked for. Raises UsageError."""
+    if output is None:
+        return None, None
+    if output.suffix not in (".html", ".pdf"):
+        raise UsageError(f"-o {output}: name a file that ends in .html or .pdf, such as plan.html")
+    if not output.parent.is_dir():
+        raise UsageError(f"-o {output}: there is no directory {output.parent}; make it, or name another one")
+    return (output, None) if output.suffix == ".html" else (None, output)

@@ -15,6 +15,8 @@ from perfscope.cli.plan.text import heading_of, plan_document, plan_text, verifi
 from perfscope.errors import UsageError
 from perfscope.messages.lists import counted
 from perfscope.messages.plan import excluded_by_scheme, no_fit
+from perfscope.reports.model import Report
+from perfscope.reports.plan.build import PlanPage, build_plan_report
 from perfscope.runners.cluster.spec import ClusterSpec, parse_cluster
 from perfscope.runners.config import DTYPES, BenchConfig
 from perfscope.runners.models.registry import find_model
@@ -32,10 +34,15 @@ _BASE_ASSUMED = (
 )
 
 
-def make_plan(
-    model: str, cluster: str, *, as_json: bool, top: int, verify: int, asked: Mapping[str, Any]
-) -> str:
-    """What `perfscope plan` prints.
+class MadePlan(NamedTuple):
+    """A plan in each form: its page, and the text of a terminal."""
+
+    report: Report
+    text: str
+
+
+def make_plan(model: str, cluster: str, *, top: int, verify: int, asked: Mapping[str, Any]) -> MadePlan:
+    """What `perfscope plan` prints and writes.
 
     Raises:
         UsageError: an option cannot be used, or nothing fits; one line.
@@ -51,31 +58,31 @@ def make_plan(
         used = calibrated_machine(ways, space, machine)
     choices = _ranked(ways, space, used, asked)
     plans = [choice.plan for choice in choices]
+    assumed = _assumed(space, used, asked)
+    trials = _verified(choices[:verify], spec, space, asked) if verify else []
     best, front = plans[:top], [option for option in plans if option.is_pareto]
-    heading = {
+    counts = {"num_ways": len(ways) + len(excluded), "num_fit": len(ways)}
+    described = {
         "model": model,
         "input_shape": list(space.like.input_shape),
         "cluster": str(spec),
         "device_memory_bytes": space.memory_limit,
-        "num_ways": len(ways) + len(excluded),
-        "num_fit": len(ways),
         "basis": best[0].basis.value,
     }
-    assumed = _assumed(space, used, asked)
-    trials = _verified(choices[:verify], spec, space, asked) if verify else []
-    if as_json:
-        return plan_document(heading, best, front, excluded, assumed, trials)
-    size = "x".join(map(str, space.like.input_shape))
-    text = plan_text(
-        heading_of(model, size, str(spec), len(ways) + len(excluded), len(ways)),
-        best,
-        command_of(choices[0].config),
-        front[:_FRONT],
-        excluded,
-        assumed,
-        space.memory_limit,
+    heading = heading_of(model, "x".join(map(str, space.like.input_shape)), str(spec), **counts)
+    command = command_of(choices[0].config)
+    page = PlanPage(
+        heading=heading,
+        plans=plans,
+        command=command,
+        excluded=excluded,
+        memory_limit=space.memory_limit,
+        assumed=assumed,
+        trials=trials,
+        document=plan_document({**described, **counts}, best, front, excluded, assumed, trials),
     )
-    return text + (verified_text(trials) if trials else "")
+    text = plan_text(heading, best, command, front[:_FRONT], excluded, assumed, space.memory_limit)
+    return MadePlan(build_plan_report(page), text + (verified_text(trials) if trials else ""))
 
 
 def _cluster(text: str) -> ClusterSpec:
@@ -205,7 +212,7 @@ def _verified(
     )
     machine = _machine(spec, here, {**asked, "flops": None, "memory_bandwidth": None}, sharing=spec.num_ranks)
     ways = [way_of(choice.config, here) for choice in chosen]
-    used = calibrated_machine(ways, here, machine, on_one_host=True)
+    used = calibrated_machine(ways, here, machine, for_trials=True)
     trials = []
     for way in ways:
         plan = _planned(joined(way, here, used.machine, used.speeds).candidate, used, asked)

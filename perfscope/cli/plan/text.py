@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,7 +9,7 @@ from msgspec import to_builtins
 
 from perfscope import __version__
 from perfscope.analysis.plan.ranking import order_agreement
-from perfscope.analysis.plan.records import Basis, Candidate, Excluded, Planned, Trial, Unfit
+from perfscope.analysis.plan.records import Basis, Excluded, Planned, Trial, Unfit
 from perfscope.cli.formatting import command_lines, number, table, wrapped
 from perfscope.messages.lists import counted
 from perfscope.messages.plan import (
@@ -21,24 +20,11 @@ from perfscope.messages.plan import (
     excluded_by_scheme,
     verified_order,
 )
+from perfscope.reports.plan.naming import label
 from perfscope.units import format_bytes, format_ns, format_ratio
 
 SCHEMA_VERSION = 2
 _BOUNDS = {True: (" ≥", " ≤"), False: ("", "")}  # marks of lower bounds: of times, of rates
-
-
-def label(option: Candidate) -> str:
-    """What is done, in the words of `bench run`: mesh, and what else is not the default."""
-    terms = ["serial" if option.scheme == "serial" else option.mesh]
-    if option.microbatches > 1:
-        terms.append(f"m={option.microbatches}")
-    if option.schedule not in ("", "1f1b"):
-        terms.append({"interleaved": "il", "zero-bubble": "zb"}.get(option.schedule, option.schedule))
-    if option.checkpointing:
-        terms.append("ckpt")
-    if option.dtype != "float32":
-        terms.append({"bfloat16": "bf16", "float16": "fp16"}.get(option.dtype, option.dtype))
-    return " ".join(terms)
 
 
 def plan_document(
@@ -48,9 +34,9 @@ def plan_document(
     excluded: Sequence[Excluded],
     assumed: Sequence[str],
     trials: Sequence[Trial],
-) -> str:
-    """One JSON object."""
-    document = {
+) -> dict[str, Any]:
+    """Of --json."""
+    return {
         "schema_version": SCHEMA_VERSION,
         "perfscope_version": __version__,
         **heading,
@@ -73,7 +59,6 @@ def plan_document(
         ],
         "order_agreement": agreement(trials),
     }
-    return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
 
 
 def plan_text(
@@ -106,23 +91,20 @@ def plan_text(
 
 
 def _ranking(best: Sequence[Planned]) -> list[str]:
-    rows = [
-        (
-            f"{place}. {label(plan.candidate)}",
-            number(plan.candidate.batch),
-            format_ns(plan.step_s * 1e9),
-            number(1 / plan.sample_s),
-            format_ratio(plan.communication_ratio, 0),
-            format_ratio(plan.bubble_ratio, 0),
-            _held(plan),
-            format_ratio(plan.efficiency, 0),
-        )
-        for place, plan in enumerate(best, start=1)
-    ]
     low, high = _BOUNDS[not is_predicted(best[0])]
-    return table(
-        ("", "batch", f"step{low}", f"samp/s{high}", "comm", "bubble", "memory", f"eff.{high}"), rows
-    )
+    columns = [
+        ("", [f"{rank}. {label(plan.candidate)}" for rank, plan in enumerate(best, start=1)]),
+        ("batch", [number(plan.candidate.batch) for plan in best]),
+        (f"step{low}", [format_ns(plan.step_s * 1e9) for plan in best]),
+        (f"samp/s{high}", [number(1 / plan.sample_s) for plan in best]),
+        ("comm", [format_ratio(plan.communication_ratio, 0) for plan in best]),
+        ("memory", [_held(plan) for plan in best]),
+        (f"eff.{high}", [format_ratio(plan.efficiency, 0) for plan in best]),
+    ]
+    if any(plan.bubble_ratio for plan in best):
+        columns.insert(5, ("bubble", [format_ratio(plan.bubble_ratio, 0) for plan in best]))
+    heads, cells = zip(*columns, strict=True)
+    return table(heads, list(zip(*cells, strict=True)))
 
 
 def _held(plan: Planned) -> str:
@@ -199,6 +181,6 @@ def is_predicted(plan: Planned) -> bool:
     return plan.basis is Basis.CALIBRATED
 
 
-def heading_of(model: str, size: str, cluster: str, num: int, num_fit: int) -> str:
+def heading_of(model: str, size: str, cluster: str, *, num_ways: int, num_fit: int) -> str:
     """What was asked."""
-    return f"{model} at {size} on {cluster}: {counted(num, 'way')} to train, {num_fit:,} fit"
+    return f"{model} at {size} on {cluster}: {counted(num_ways, 'way')} to train, {num_fit:,} fit"

@@ -77,6 +77,8 @@ def _down(runs: Sequence[Sequence[Point]]) -> list[list[Point]]:
 
 def _lines(chart: CurveChart, curve: Curve, slot: int | None) -> Iterator[Path]:
     """Its solid pieces, then those beyond the measured range."""
+    if curve.kind == "points":
+        return
     for beyond in (False, True):
         runs = [points for points, dashed in places.strokes(chart, curve) if dashed == beyond]
         if runs:
@@ -119,7 +121,7 @@ def _overlap(box: _Box, other: _Box) -> bool:
 
 
 def _entry(curve: Curve, slot: int | None) -> LegendEntry:
-    if len(curve.x) == 1:
+    if len(curve.x) == 1 or curve.kind == "points":
         return LegendEntry(title=curve.label, sample=tuple(_mark(curve, slot, 7, 6)), width=14.0)
     line = Line(x1=0, y1=6, x2=SAMPLE, y2=6, look=f"cv-line {curve.kind} {_color(slot)}")
     return LegendEntry(title=curve.label, sample=(line, *_mark(curve, slot, SAMPLE / 2, 6)), width=SAMPLE)

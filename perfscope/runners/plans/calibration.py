@@ -65,7 +65,9 @@ def threads_of_rank(num_ranks: int) -> int:
     return int(asked) if asked.isdigit() and int(asked) else max(len(os.sched_getaffinity(0)) // num_ranks, 1)
 
 
-def calibrate(config: BenchConfig, batches: Sequence[int], copies: int, threads: int) -> Calibration | None:
+def calibrate(
+    config: BenchConfig, batches: Sequence[int], copies: int, threads: int, *, as_it_is: bool = False
+) -> Calibration | None:
     """Trains copies of the model on this machine, each for a second per batch size.
 
     Args:
@@ -73,6 +75,7 @@ def calibrate(config: BenchConfig, batches: Sequence[int], copies: int, threads:
         batches: samples of a step, ascending.
         copies: at the same time.
         threads: of each copy.
+        as_it_is: time that other processes took counts, too: for comparison with what runs now.
 
     Returns:
         The mean over the copies; None where one failed or took too long.
@@ -89,7 +92,9 @@ def calibrate(config: BenchConfig, batches: Sequence[int], copies: int, threads:
     if documents is None:
         return None
     own_cpus = (
-        min(1.0, len(os.sched_getaffinity(0)) / copies) if threads == 1 and config.device != "cuda" else None
+        min(1.0, len(os.sched_getaffinity(0)) / copies)
+        if threads == 1 and config.device != "cuda" and not as_it_is
+        else None
     )
     parts = {
         batch: _mean([_undisturbed(document["rows"][index], own_cpus) for document in documents])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,7 +26,8 @@ def _plan(*arguments: str) -> str:
 
 
 def _document(*arguments: str) -> dict[str, Any]:
-    document: dict[str, Any] = json.loads(_plan(*arguments, "--json"))
+    result = CliRunner().invoke(cli, ["plan", *arguments, "--json"], catch_exceptions=False)
+    document: dict[str, Any] = json.loads(result.stdout)
     return document
 
 
@@ -126,6 +129,18 @@ def test_without_rates_the_model_is_trained_here_and_steps_are_predictions() -> 
     assert document["best"][0]["step_s"] > bounds["best"][0]["step_s"]
 
 
+def test_a_page_has_every_way_with_filters_and_the_pareto_front(tmp_path: Path) -> None:
+    page = tmp_path / "plan.html"
+    arguments = ("--model", "gpt-nano", "--cluster", "1x2", *_MACHINE, "--device-memory", "2MB")
+    document = _document(*arguments, "-o", str(page))
+    text = page.read_text(encoding="utf-8")
+    assert text.count("<tr data-facets=") == document["num_fit"]
+    assert {"Mesh", "Schedule", "Pareto front"} <= set(re.findall(r'aria-label="([^"]+)" data-facet', text))
+    assert 'id="plan-pareto-memory"' in text
+    assert "above the limit of memory" in text
+    assert "lower bounds" in text
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -145,6 +160,8 @@ def test_without_rates_the_model_is_trained_here_and_steps_are_predictions() -> 
         (("--model", "gpt-nano", "--cluster", "1x2", "--dtype", "int8"), "none of float32"),
         (("--model", "gpt-nano", "--cluster", "1x2", "--device-memory", "much"), "80GB"),
         (("--model", "smallcnn", "--cluster", "1x3", "--batch", "8", "--flops", "1T"), "cannot be cut"),
+        (("--model", "gpt-nano", "--cluster", "1x2", "-o", "plan.txt"), "ends in .html or .pdf"),
+        (("--model", "gpt-nano", "--cluster", "1x2", "-o", "no/plan.html"), "no directory no"),
     ],
 )
 def test_bad_input_is_one_line_that_says_what_to_do(arguments: tuple[str, ...], words: str) -> None:
