@@ -12,13 +12,14 @@ from perfscope.analysis.predict.step_model import rank_terms, transfer_by_link
 from perfscope.cli.plan.machine import Machine
 from perfscope.cli.predict.plans import plan_of
 from perfscope.runners.config import BenchConfig, BenchError
+from perfscope.runners.job import Job
 from perfscope.runners.memory.footprint import Footprint
-from perfscope.runners.mesh import Mesh
 from perfscope.runners.plans.calibration import Calibration
 from perfscope.runners.plans.space import OVERLAPPING, Space, Way, configs, way_of
 from perfscope.runners.plans.work import PassTimes, calibrated_times, pass_times
 from perfscope.vocabulary.axes import Axis
 
+_ROUGH = ("interleaved", "zero-bubble")  # whose memory real steps exceed by more than a tenth
 _PASS_FACTOR = 3  # a backward pass is twice the arithmetic of a forward pass
 
 
@@ -79,7 +80,7 @@ def _assessed(config: BenchConfig, space: Space) -> Way | Excluded:
         )
     if space.memory_limit is None or way.held.peak <= space.memory_limit:
         return way
-    memory = _memory(way.held, way.job.mesh)
+    memory = _memory(way.held, way.job)
     return Excluded(
         name=name, num_ranks=config.num_ranks, batch=config.batch, why=Unfit.MEMORY, memory=memory
     )
@@ -121,7 +122,7 @@ def joined(way: Way, space: Space, machine: Machine, speeds: Speeds | None) -> C
             transfer_s=_transfer_s(config, space, machine),
             overlaps=config.scheme in OVERLAPPING,
             flops=float(_PASS_FACTOR * way.job.shape.flops() * config.batch),
-            memory=_memory(way.held, mesh),
+            memory=_memory(way.held, way.job),
         ),
         config,
     )
@@ -145,7 +146,7 @@ def _transfer_s(config: BenchConfig, space: Space, machine: Machine) -> float:
     return sum(transfer_by_link(terms, links).values()) * 1e-9
 
 
-def _memory(held: Footprint, mesh: Mesh) -> Memory:
+def _memory(held: Footprint, job: Job) -> Memory:
     return Memory(
         weights=held.weights,
         gradients=held.gradients,
@@ -153,5 +154,6 @@ def _memory(held: Footprint, mesh: Mesh) -> Memory:
         activations=held.activations,
         buffers=held.buffers,
         peak=held.peak,
-        is_verified=len(mesh.axes) <= 1,
+        is_verified=len(job.mesh.axes) <= 1
+        and not (job.mesh.size(Axis.PP) > 1 and job.config.pipeline in _ROUGH),
     )

@@ -178,13 +178,25 @@ def _waiting(tape: Tape, share: RankShare, live: np.ndarray) -> np.ndarray:
     waiting = np.zeros_like(live)
     stages = share.job.mesh.size(Axis.PP)
     if stages > 1:
-        in_flight = share.num_passes
-        if share.job.config.pipeline != "gpipe":
-            in_flight = min(in_flight, stages - share.stage)
+        in_flight = _in_flight(share.job.config.pipeline, share.num_passes, stages, share.stage)
         first = max(index for index in tape.backward_begins if share.has(index))
         kept = float(live[tape.backward_begins[first] - 1])
         waiting[: tape.backward_ends] = (in_flight - 1) * kept
     return waiting
+
+
+def _in_flight(schedule: str, num_microbatches: int, stages: int, stage: int) -> float:
+    """Microbatches whose activations a rank holds; of interleaved stages each holds its part of them.
+
+    These begin with as many forward passes as torch's ScheduleInterleaved1F1B, v = 2 stages per rank: (v-1)
+    rounds of microbatches, and two for each rank behind this one. Zero-bubble holds no fewer.
+    """
+    if schedule == "gpipe":
+        return num_microbatches
+    if schedule == "1f1b":
+        return min(num_microbatches, stages - stage)
+    round_size = num_microbatches // max(1, num_microbatches // stages)
+    return min(num_microbatches, (round_size + 2 * (stages - 1 - stage) + 1) / 2)
 
 
 def _backward_end(tape: Tape, block: int) -> int:
