@@ -128,6 +128,8 @@ class BenchConfig:
         moving_rate: a = eta * rho of elastic averaging; None = 0.9 / number of workers.
         pipeline: schedule of the scheme `mesh` where pp is above 1, one of PIPELINES.
         num_microbatches: of pipelines; None = the scheme's default.
+        bucket_mb: MiB of gradients that DDP sends at once (its bucket_cap_mb); None = its default, 25, and 1
+            for the first.
         dropout: probability; 0 so that schemes can be compared sample by sample.
         num_hosts: hosts that the ranks are spread over evenly, consecutive ranks together (`--cluster`).
         device, backend, bind: see DEVICES, BACKENDS, BINDINGS.
@@ -171,6 +173,7 @@ class BenchConfig:
     moving_rate: Annotated[float, Meta(ge=-(10**9), le=10**9)] | None = None  # schemes know the real bounds
     pipeline: PipelineName = "1f1b"
     num_microbatches: Count | None = None
+    bucket_mb: Annotated[float, Meta(gt=0, le=10**6)] | None = None
     dropout: Part = 0.0
     num_hosts: Places = 1
     device: Device = "auto"

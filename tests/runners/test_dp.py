@@ -248,6 +248,7 @@ def test_ddp_buckets_follow_the_limits_of_the_first_and_of_the_others() -> None:
     assert ddp_buckets([mib, 1]) == [mib, 1]  # reaching the limit closes a bucket
     assert ddp_buckets([mib - 1, 2, 24 * mib, mib, 5]) == [mib + 1, 25 * mib, 5]
     assert ddp_buckets([100 * mib, 30 * mib, 30 * mib]) == [100 * mib, 30 * mib, 30 * mib]
+    assert ddp_buckets([mib, 1, mib, 2 * mib], 2) == [2 * mib + 1, 2 * mib]  # the first as the others
 
 
 def test_ddp_buckets_equal_those_of_torchs_own_function() -> None:

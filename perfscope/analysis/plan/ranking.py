@@ -6,7 +6,9 @@ bubble  = of the pipeline's schedule, below; S stages, m microbatches, v stages 
           interleaved   work * (S - 1) / (v m)             arXiv 2104.04473
           zero-bubble   forward * (S - 1) / (v m)          arXiv 2401.10241, ZB-H1: weights' gradients, as
                                                            long as the inputs', fill what backward leaves
-hidden  = min(h * transfer, backward)      where the library communicates during the backward pass, else 0
+hidden  = h * (transfer - exposed)         of DDP: exposed is what its buckets, sent one after the other, each
+                                           once it is full, take beyond the end of the backward pass
+          min(h * transfer, backward)      where a library communicates otherwise during that pass, else 0
 step    = work + bubble + update + transfer - hidden
 
 Where ranks share cores, a rank that waits leaves them to others: work + bubble is then at least work as ranks
@@ -48,7 +50,7 @@ def planned(
     work = candidate.forward_s + candidate.backward_s
     alone = work if candidate.alone_s is None else min(candidate.alone_s, work)
     bubble = max(alone + bubble_s(candidate) * (alone / work if work else 1.0), work) - work
-    hidden = min(hidden_ratio * candidate.transfer_s, candidate.backward_s) if candidate.overlaps else 0.0
+    hidden = hidden_s(candidate, hidden_ratio)
     step = work + bubble + candidate.update_s + candidate.transfer_s - hidden
     sample = step / candidate.batch
     cost = None
@@ -65,6 +67,20 @@ def planned(
         efficiency=candidate.flops / (step * flops_per_s * candidate.num_ranks),
         cost=cost,
     )
+
+
+def hidden_s(candidate: Candidate, hidden_ratio: float) -> float:
+    """Seconds of communication that the backward pass hides."""
+    if not candidate.overlaps:
+        return 0.0
+    if not candidate.buckets:
+        return min(hidden_ratio * candidate.transfer_s, candidate.backward_s)
+    sent = 0.0
+    for ready_ratio, transfer in candidate.buckets:
+        sent = max(sent, ready_ratio * candidate.backward_s) + transfer
+    exposed = max(sent - candidate.backward_s, 0.0)
+    overlapped = max(sum(transfer for _, transfer in candidate.buckets) - exposed, 0.0)
+    return hidden_ratio * min(overlapped, candidate.transfer_s)
 
 
 def bubble_s(candidate: Candidate) -> float:

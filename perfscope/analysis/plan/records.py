@@ -48,6 +48,9 @@ class Candidate(Struct, frozen=True, kw_only=True):
         forward_s, backward_s, update_s: of the slowest rank's own work, per step.
         alone_s: its two passes if no more ranks than cores computed at the same time; None: as they are.
         transfer_s: of its communication, if nothing hides it.
+        bucket_mb: of DDP, where not its default; None: its default, or no DDP.
+        buckets: of DDP, in the order they are sent: share of the backward pass after which each is full, and
+            seconds that it takes.
         overlaps: whether its library communicates during the backward pass.
         flops: of the model itself, per step: three times the forward pass.
         memory: see Memory.
@@ -68,6 +71,8 @@ class Candidate(Struct, frozen=True, kw_only=True):
     alone_s: float | None = None
     transfer_s: float
     overlaps: bool
+    bucket_mb: float | None = None
+    buckets: tuple[tuple[float, float], ...] = ()
     flops: float
     memory: Memory
 

@@ -39,6 +39,8 @@ def ignored_settings(job: Job) -> list[str]:
         lines.append(f"{name} is no pipeline; --microbatches is ignored")
     if config.moving_rate is not None and not _refuses(job, moving_rate=float(_TOO_MUCH)):
         lines.append(f"{name} has no moving rate; --moving-rate is ignored")
+    if config.bucket_mb is not None and name != "dp.ddp":
+        lines.append(f"{name} has no buckets of DDP; --bucket-mb is ignored")
     return lines
 
 

@@ -136,6 +136,7 @@ _TRAINING = (
         type=click.Choice(PIPELINES),
     ),
     _option("microbatches", "Microbatches of a pipeline.", type=int, metavar="N"),
+    _option("bucket-mb", "MiB that dp.ddp sends at once.  [default: 25]", type=float, metavar="MIB"),
 )
 _FRAMEWORK = (
     _option(

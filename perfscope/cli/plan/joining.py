@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from perfscope.analysis.plan.records import Candidate, Excluded, Memory, Unfit
+from perfscope.analysis.predict.links import terms
 from perfscope.analysis.predict.records import BETWEEN_HOSTS, INSIDE_HOST
 from perfscope.analysis.predict.step_model import rank_terms, transfer_by_link
 from perfscope.cli.plan.machine import Machine
@@ -16,7 +17,8 @@ from perfscope.runners.job import Job
 from perfscope.runners.memory.footprint import Footprint
 from perfscope.runners.plans.calibration import Calibration
 from perfscope.runners.plans.space import OVERLAPPING, Space, Way, configs, way_of
-from perfscope.runners.plans.work import PassTimes, calibrated_times, pass_times
+from perfscope.runners.plans.work import PassTimes, bucket_readiness, calibrated_times, pass_times
+from perfscope.runners.schemes.dp_ddp import DDP
 from perfscope.vocabulary.axes import Axis
 
 _ROUGH = ("interleaved", "zero-bubble")  # whose memory real steps exceed by more than a tenth
@@ -120,6 +122,8 @@ def joined(way: Way, space: Space, machine: Machine, speeds: Speeds | None) -> C
             update_s=times.update,
             alone_s=alone,
             transfer_s=_transfer_s(config, space, machine),
+            bucket_mb=config.bucket_mb,
+            buckets=_buckets(way, space, machine),
             overlaps=config.scheme in OVERLAPPING,
             flops=float(_PASS_FACTOR * way.job.shape.flops() * config.batch),
             memory=_memory(way.held, way.job),
@@ -144,6 +148,22 @@ def _transfer_s(config: BenchConfig, space: Space, machine: Machine) -> float:
     links = {BETWEEN_HOSTS: machine.between, INSIDE_HOST: machine.inside}
     terms = rank_terms(plan_of(config, hosts), space.backend)
     return sum(transfer_by_link(terms, links).values()) * 1e-9
+
+
+def _buckets(way: Way, space: Space, machine: Machine) -> tuple[tuple[float, float], ...]:
+    config = way.job.config
+    if config.scheme != DDP.name or config.num_ranks == 1:
+        return ()
+    hosts = [rank // space.ranks_per_host for rank in range(config.num_ranks)]
+    links = {BETWEEN_HOSTS: machine.between, INSIDE_HOST: machine.inside}
+    calls = [call for call in plan_of(config, hosts).ranks[0] if call.collective == "all_reduce"]
+    seconds = []
+    for call in calls:
+        messages, sent = terms(call, space.backend)
+        alpha, beta = links[call.link_class]
+        seconds.append(alpha * messages + beta * sent)
+    readiness = bucket_readiness(way.tape, way.job, machine.paces[config.dtype])
+    return tuple(zip(readiness, seconds, strict=True))
 
 
 def _memory(held: Footprint, job: Job) -> Memory:

@@ -146,8 +146,9 @@ def _ways(page: PlanPage) -> Section:
         sorted_by=("rate", True),
         cards=True,
         print_rows=40,
-        caption="m: microbatches; il, zb, gpipe: the pipeline's schedule where it is not 1F1B; ckpt: "
-        "activations are computed again." + (f" {left_out:,} slower ways are left out." if left_out else ""),
+        caption="m: microbatches; il, zb, gpipe: the pipeline's schedule where it is not 1F1B; bucket: DDP's "
+        "bucket_cap_mb; ckpt: activations are computed again."
+        + (f" {left_out:,} slower ways are left out." if left_out else ""),
     )
     return Section(id="ways", title="Ways to train", blocks=(_parts(page.plans), table.trimmed()))
 

@@ -15,6 +15,8 @@ def label(option: Candidate) -> str:
         terms.append(f"m={option.microbatches}")
     if option.schedule not in ("", "1f1b"):
         terms.append(_SCHEDULES.get(option.schedule, option.schedule))
+    if option.bucket_mb is not None:
+        terms.append(f"bucket={option.bucket_mb:g}M")
     if option.checkpointing:
         terms.append("ckpt")
     if option.dtype != "float32":

@@ -5,18 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from math import prod
+
+import torch
 
 from perfscope.runners.config import PIPELINES, BenchConfig, BenchError, Dtype
 from perfscope.runners.job import Job
 from perfscope.runners.memory.footprint import Footprint, RankShare, footprint
 from perfscope.runners.memory.tape import Tape, record_tape
 from perfscope.runners.mesh import Mesh
-from perfscope.runners.planning import plan
+from perfscope.runners.planning import describe_model, plan
+from perfscope.runners.schemes.dp_ddp import DDP, ddp_buckets
 from perfscope.runners.schemes.mesh_axes import MeshParallel
 from perfscope.vocabulary.axes import Axis
 
 _MOST_AXES = 3  # of a mesh, above 1
 OVERLAPPING = ("dp.ddp", "dp.fsdp", "dp.hsdp")  # communicate during the backward pass
+_BUCKETS_MB = (1.0, 5.0, 25.0, 100.0)
 _DEPTHS = (1, 2, 4)  # microbatches per stage of a pipeline
 _WHOLE = {Axis.DP: "dp.ddp", Axis.FSDP: "dp.fsdp"}
 
@@ -105,10 +110,24 @@ def _variants(base: BenchConfig, mesh: Mesh) -> Iterator[BenchConfig]:
                 yield replace(base, num_microbatches=depth * stages, pipeline=schedule)
         return
     yield base
+    if base.scheme == DDP.name:
+        for size in _other_buckets(base):
+            yield replace(base, bucket_mb=size)
     if base.scheme in ("serial", "dp.ddp"):
         yield replace(base, activation_checkpointing=True)
         for parts in (2, 4):
             yield replace(base, accumulate=parts)
+
+
+def _other_buckets(base: BenchConfig) -> Iterator[float]:
+    """Sizes that divide the gradients otherwise than DDP's default and than each other."""
+    shape, element = describe_model(base), getattr(torch, base.weight_dtype).itemsize
+    sizes = [element * prod(size) for _, size in reversed(shape.params)]
+    seen = [ddp_buckets(sizes)]
+    for size in _BUCKETS_MB:
+        if (buckets := ddp_buckets(sizes, size)) not in seen:
+            seen.append(buckets)
+            yield size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

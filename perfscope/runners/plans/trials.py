@@ -65,6 +65,7 @@ def bench_options(config: BenchConfig) -> list[str]:
         "--mesh": config.mesh,
         "--microbatches": config.num_microbatches,
         "--pipeline": config.pipeline if config.pipeline != "1f1b" else None,
+        "--bucket-mb": None if config.bucket_mb is None else f"{config.bucket_mb:g}",
         "--accumulate": config.accumulate if config.accumulate > 1 else None,
         "--momentum": config.momentum or None,
     }

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, replace
+from math import prod
 from typing import NamedTuple
 
 from perfscope.runners.job import Job
@@ -18,6 +19,7 @@ from perfscope.runners.memory.footprint import RankShare
 from perfscope.runners.memory.tape import Operator, Tape, record_tape
 from perfscope.runners.mesh import Mesh
 from perfscope.runners.plans.calibration import Calibration
+from perfscope.runners.schemes.dp_ddp import ddp_buckets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +98,29 @@ def calibrated_times(tape: Tape, job: Job, rank: int, pace: Pace, measured: Cali
     return PassTimes(
         share.num_passes * passes[False], share.num_passes * (passes[True] + loss), update + samples
     )
+
+
+def bucket_readiness(tape: Tape, job: Job, pace: Pace) -> list[float]:
+    """Share of the backward pass after which each of DDP's buckets is full, in the order they are sent.
+
+    A gradient is there when the backward pass of its block has ended.
+    """
+    share = RankShare(job, 0)
+    seconds = _by_block(tape, share, pace)[True]
+    total = sum(seconds.values()) or 1.0
+    ended, so_far = {}, 0.0
+    for block in sorted(range(len(job.shape.blocks)), reverse=True):
+        so_far += seconds.get(block, 0.0)
+        ended[job.shape.blocks[block]] = so_far / total
+    params = list(reversed(job.shape.params))
+    sizes = [prod(shape) * job.element_size for _, shape in params]
+    readiness, taken = [], 0
+    for bucket in ddp_buckets(sizes, job.config.bucket_mb):
+        filled = 0
+        while filled < bucket:
+            filled, taken = filled + sizes[taken], taken + 1
+        readiness.append(ended[params[taken - 1][0].split(".")[0]])
+    return readiness
 
 
 def undivided(job: Job) -> Job:

@@ -25,19 +25,20 @@ FIRST_BUCKET_BYTES, BUCKET_BYTES = 1 << 20, 25 << 20  # DDP's defaults
 _COUNTER_BYTES = 8  # num_batches_tracked of a BatchNorm, int64
 
 
-def ddp_buckets(sizes: Sequence[int]) -> list[int]:
+def ddp_buckets(sizes: Sequence[int], bucket_mb: float | None = None) -> list[int]:
     """Bytes of DDP's buckets, in the order they are sent, from the gradients' in the order they are ready.
 
     A bucket takes gradients until it has reached its limit: 1 MiB for the first, 25 MiB for the others
-    (compute_bucket_assignment_by_size in torch's reducer.cpp).
+    (compute_bucket_assignment_by_size in torch's reducer.cpp), or `bucket_mb` MiB for all.
     """
     buckets: list[int] = []
-    filled, limit = 0, FIRST_BUCKET_BYTES
+    later = BUCKET_BYTES if bucket_mb is None else int(bucket_mb * (1 << 20))
+    filled, limit = 0, FIRST_BUCKET_BYTES if bucket_mb is None else later
     for size in sizes:
         filled += size
         if filled >= limit:
             buckets.append(filled)
-            filled, limit = 0, BUCKET_BYTES
+            filled, limit = 0, later
     return [*buckets, filled] if filled else buckets
 
 
@@ -74,7 +75,10 @@ class DDP(Replicas):
         self.model = model
         on_gpu = self.world.device.type == "cuda"
         self._ddp = nn.parallel.DistributedDataParallel(
-            model, device_ids=[self.world.device] if on_gpu else None, process_group=group.handle
+            model,
+            device_ids=[self.world.device] if on_gpu else None,
+            process_group=group.handle,
+            bucket_cap_mb=self.config.bucket_mb,
         )
         _settle_buckets(self._ddp, list(model.parameters()))
         if _has_codec(self.config):
@@ -104,7 +108,8 @@ class DDP(Replicas):
         """See Scheme."""
         members = job.mesh.group(Axis.DP, rank)
         element = job.element_size
-        buckets = ddp_buckets([prod(shape) * element for _, shape in reversed(job.shape.params)])
+        sizes = [prod(shape) * element for _, shape in reversed(job.shape.params)]
+        buckets = ddp_buckets(sizes, job.config.bucket_mb)
         if _has_codec(job.config):
             calls = list(
                 exchange_traffic(job, members, ((i, size // element) for i, size in enumerate(buckets)))

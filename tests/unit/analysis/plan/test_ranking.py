@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from perfscope.analysis.plan.ranking import bubble_s, order_agreement, planned, ranked
+from perfscope.analysis.plan.ranking import bubble_s, hidden_s, order_agreement, planned, ranked
 from perfscope.analysis.plan.records import Basis, Candidate, Memory
 
 _SECONDS = st.floats(1e-6, 10)
@@ -33,6 +34,27 @@ CANDIDATES = st.builds(
     overlaps=st.booleans(),
     flops=st.floats(1, 1e15),
     memory=_MEMORY,
+)
+
+
+_SENDING = Candidate(
+    scheme="dp.ddp",
+    mesh="dp=2",
+    num_ranks=2,
+    batch=8,
+    microbatches=1,
+    dtype="float32",
+    checkpointing=False,
+    stages=1,
+    forward_s=1.0,
+    backward_s=2.0,
+    update_s=0.0,
+    transfer_s=1.0,
+    overlaps=True,
+    flops=1.0,
+    memory=Memory(
+        weights=1.0, gradients=0.0, state=0.0, activations=0.0, buffers=0.0, peak=1.0, is_verified=True
+    ),
 )
 
 
@@ -64,6 +86,17 @@ def test_hidden_communication_never_exceeds_the_backward_pass(candidate: Candida
 def test_more_microbatches_never_make_the_bubble_longer(candidate: Candidate, times: int) -> None:
     more = replace(candidate, microbatches=candidate.microbatches * times)
     assert planned(more, Basis.RATES, 1e12, 0.0).step_s <= planned(candidate, Basis.RATES, 1e12, 0.0).step_s
+
+
+def test_only_buckets_that_are_full_early_are_hidden() -> None:
+    # backward pass of 2 s; the first bucket is full after a half of it, the second one at its end
+    early = replace(_SENDING, buckets=((0.5, 0.8), (1.0, 0.2)))
+    late = replace(_SENDING, buckets=((1.0, 1.0),))
+    slow = replace(_SENDING, buckets=((0.5, 1.5), (1.0, 0.2)), transfer_s=1.7)
+    assert hidden_s(early, 1.0) == pytest.approx(0.8)
+    assert hidden_s(early, 0.5) == pytest.approx(0.4)
+    assert hidden_s(late, 1.0) == 0.0
+    assert hidden_s(slow, 1.0) == pytest.approx(1.0)  # the second bucket waits for the first
 
 
 @given(CANDIDATES, st.floats(0.1, 1))
