@@ -56,7 +56,7 @@ def format_of_file(path: Path) -> Format:
         if candidate.sniff(path, head):
             return candidate
     raise TraceError(
-        "neither JSON nor another trace that perfscope reads; `perfscope import --help` lists the formats"
+        "not JSON and no other trace that perfscope reads; `perfscope import --help` lists the formats"
     )
 
 

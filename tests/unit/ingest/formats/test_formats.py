@@ -59,7 +59,7 @@ def test_a_format_is_detected_by_its_content(
 
 @pytest.mark.parametrize(
     ("text", "reason"),
-    [(b"", "the file is empty"), (b"\x7fELF", "neither JSON nor another trace that perfscope reads")],
+    [(b"", "the file is empty"), (b"\x7fELF", "not JSON and no other trace that perfscope reads")],
 )
 def test_a_file_of_no_format_says_why(tmp_path: Path, text: bytes, reason: str) -> None:
     path = tmp_path / "x.json"
