@@ -353,7 +353,9 @@ def _evidence(source: RunSource, figures: _Figures, analysis: RunAnalysis) -> Ev
             for rank, parts in figures.ranks.parts.items()
             if (ns := other_threads_ns(parts)) is not None
         },
-        cpu_waits=cpu_waits(figures.hosts, figures.machine.disturbances if figures.machine else ()),
+        cpu_waits=cpu_waits(
+            figures.hosts, figures.machine.disturbances if figures.machine else (), figures.ranks.parts
+        ),
         what_ifs=figures.why.what_ifs,
         arithmetic_ratio=arithmetic_ratio(figures.ranks.traces.layers, slow[0].rank) if slow else None,
         uneven=uneven_layer(figures.ranks.traces.layers, UNEVEN),

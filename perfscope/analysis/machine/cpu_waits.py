@@ -1,7 +1,8 @@
 """What steps lose because no CPU is free: run-queue wait of the ranks' main threads (schedstat).
 
-A main thread drives the training, so what it waits lengthens the rank's step by as much. The readings lie
-0.1 s apart and count evenly in between, so shares are of all steps together, not of single ones.
+A main thread drives the training, so what it waits lengthens the rank's step by as much. Probes of PyTorch
+read it at each step. The sampler's readings lie 0.1 s apart and count evenly in between, so shares are of all
+steps together, not of single ones.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from perfscope.analysis.machine.counters import Rates, counted_in
 from perfscope.analysis.machine.host import Host, HostRank
 from perfscope.analysis.machine.results import Disturbance
+from perfscope.analysis.whole_run.steps import StepParts
 from perfscope.vocabulary.disturbances import DisturbanceKind
 
 MAIN_WAIT = "rank_main_thread_wait"
@@ -62,12 +64,16 @@ class CpuWaits(Struct, frozen=True, kw_only=True):
         return waited - usual * (work / of_peers if of_peers > 0 else 1.0)
 
 
-def cpu_waits(hosts: Sequence[Host], disturbances: Sequence[Disturbance]) -> CpuWaits:
+def cpu_waits(
+    hosts: Sequence[Host], disturbances: Sequence[Disturbance], steps: Mapping[int, StepParts] | None = None
+) -> CpuWaits:
     """Of all ranks whose main thread was read.
 
     Args:
         hosts: with their counters.
         disturbances: of all hosts.
+        steps: by rank; where these say how long the thread waited in each step, that counts: a traced window
+            may be shorter than the time between two readings.
     """
     usual: dict[int, float] = {}
     traced: dict[int, float] = {}
@@ -81,6 +87,11 @@ def cpu_waits(hosts: Sequence[Host], disturbances: Sequence[Disturbance]) -> Cpu
                 share = _share(rank, counted, chosen)
                 if share is not None:
                     shares[rank.rank] = share
+    for number, parts in (steps or {}).items():
+        for shares, chosen in ((usual, parts.is_usual), (traced, parts.is_traced)):
+            share = _share_of_steps(parts, chosen)
+            if share is not None:
+                shares[number] = share
     others_cpus = {host.name: _others(host, disturbances) for host in hosts}
     return CpuWaits(usual=usual, traced=traced, others_cpus=others_cpus)
 
@@ -93,6 +104,12 @@ def _share(rank: HostRank, counted: Rates, chosen: NDArray[np.bool_] | None) -> 
     if covered < _COVERED * int((ends - starts).sum()):
         return None
     return min(max(waited / covered, 0.0), 1.0) if covered else None
+
+
+def _share_of_steps(parts: StepParts, chosen: NDArray[np.bool_]) -> float | None:
+    measured = chosen & (parts.runqueue >= 0)
+    total = int(parts.durations[measured].sum())
+    return min(int(parts.runqueue[measured].sum()) / total, 1.0) if total else None
 
 
 def _others(host: Host, disturbances: Sequence[Disturbance]) -> float:

@@ -35,6 +35,7 @@ def stepped(
     factor: float,
     traced: tuple[float, ...] = (),
     ranks: int = 1,
+    waited_ns: int | None = None,
 ) -> RunAnalysis:
     """Steps of 100 ms from second 10 to 30, `factor` times as long where they start in `slow`."""
     run = SampledRun(path, file, topology=two_nodes(), ranks=[{"pid": 100 + k} for k in range(ranks)])
@@ -45,7 +46,11 @@ def stepped(
         durations.append(round(length * SECOND))
         at += length
     for rank in range(ranks):
-        run.run.steps(rank, durations, start_ns=starts, samples=[32] * len(starts))
+        columns: dict[str, list[int | None]] = {
+            "samples": [32] * len(starts),
+            "runqueue_ns": [waited_ns] * len(starts),
+        }
+        run.run.steps(rank, durations, start_ns=starts, **columns)
     for number, second in enumerate(traced):
         begin = round(second * SECOND)
         spans = [span(begin, 80 * MS, "compute", layer="fc", phase="forward")]
@@ -148,6 +153,14 @@ def test_waiting_tells_more_than_other_steps_that_were_nearly_as_slow(tmp_path: 
     first = stepped(tmp_path, file, (12, 28), 1.06, traced=(13, 29)).findings[0]
     assert first.id == "disturbed" and first.gain_ratio == pytest.approx(0.6, rel=0.05)
     assert "(steps took 106 ms during it and 100 ms without it)" in first.text.title
+
+
+def test_waits_that_the_training_read_at_each_step_count_before_the_sampler_s(tmp_path: Path) -> None:
+    """A traced window may be shorter than the time between two readings of the sampler."""
+    file = neighbour(between(12, 28))
+    file.rate("rank_main_thread_wait", FAST, 0.02 * SECOND, pid="100")
+    first = stepped(tmp_path, file, (0, 0), 1.0, traced=(13, 29), waited_ns=50 * MS).findings[0]
+    assert first.id == "disturbed" and first.gain_ratio == pytest.approx(0.5, rel=0.02)
 
 
 def test_a_neighbor_costs_no_more_than_the_cpus_that_it_had(tmp_path: Path) -> None:
