@@ -14,7 +14,7 @@ DOCS_VENV := build/docs-venv
 # What a wheel is made of: one is built, and installed for the tests, where anything of it is newer.
 SOURCES := pyproject.toml README.md $(shell find perfscope -type f -not -path '*/__pycache__/*')
 
-.PHONY: help demo demo-neighbor test test-slow test-sweep check-overhead test-slurm test-frameworks test-vm test-exports test-ecosystem test-gpu lint types system-packages wheel clean update-golden docs docs-version schemes-doc json-doc man check-dist test-matrix constraints-hashes
+.PHONY: help demo demo-neighbor test test-slow test-sweep check-overhead test-slurm test-frameworks test-vm test-exports test-ecosystem test-gpu lint types system-packages wheel clean update-golden docs docs-version pictures recording schemes-doc json-doc man check-dist test-matrix constraints-hashes
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -160,6 +160,12 @@ docs-version: $(DOCS_VENV)/ready ## add the documentation of this version to the
 	PATH="$(CURDIR)/$(DOCS_VENV)/bin:$$PATH" NO_MKDOCS_2_WARNING=1 mike deploy --update-aliases \
 		"$$($(DOCS_VENV)/bin/python -c 'import perfscope; print(perfscope.__version__)')" latest
 	PATH="$(CURDIR)/$(DOCS_VENV)/bin:$$PATH" mike set-default latest
+
+pictures: wheel ## every picture of README and docs, of kept runs; those of pages need Chromium and chromedriver
+	$(TEST_VENV)/bin/python docs/_site/pictures.py
+
+recording: wheel ## the recorded session in README: trains, reports and compares in a pty, about two minutes
+	$(TEST_VENV)/bin/python docs/_site/recording.py
 
 man: $(VENV)/ready ## write a man page per command into build/man; `man -M build/man perfscope-run` shows one
 	rm -rf build/man

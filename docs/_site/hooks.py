@@ -11,6 +11,7 @@ from mkdocs.structure.files import File, Files
 sys.path.insert(0, str(Path(__file__).parent))
 
 from command_pages import command_pages
+from example_reports import example_reports
 from notebook_pages import notebook_page
 
 ROOT = Path(__file__).parents[2]
@@ -34,6 +35,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         files.append(File.generated(config, f"tutorials/{path.stem}.md", content=text))
         for name, content in images.items():
             files.append(File.generated(config, f"tutorials/{name}", content=content))
+    for name, page in example_reports().items():
+        files.append(File.generated(config, f"examples/{name}", content=page))
     return files
 
 
