@@ -22,6 +22,7 @@ from perfscope.reports.timeline_path import PathPiece, path_pieces
 MOST_RANKS = 8
 MOST_ROWS = 64  # beyond this each lane is one row
 ROW, GAPS = 11.5, 0.55  # pixels for one nesting level; rows between two lanes
+HEADING = 1.3  # rows of a group's heading
 TALLEST = 1060.0  # pixels
 LABEL_LETTERS = 26  # of a lane's label at most
 ABOVE = 0.24  # of a row: how far the critical path's line lies above its lane
@@ -55,6 +56,7 @@ class PictureLane(Struct, frozen=True, kw_only=True, eq=False):
     num_rows: int
     pieces: dict[str, NDArray[np.int64]]
     names: list[tuple[int, int, int, str]]  # (left ns, right ns, row, layer) where there is room for it
+    heading: str = ""  # of the group that begins with it, such as a host
 
 
 def lay_out_still(block: Timeline) -> Picture:
@@ -125,6 +127,7 @@ class _Scale:
         self.tops: dict[int, float] = {}
         self.rows = 2 * ABOVE  # of the critical path over the first lane
         for lane in lanes:
+            self.rows += HEADING if lane.heading else 0
             self.tops[lane.index] = self.rows
             self.rows += max(lane.num_rows, 2 if lane.first else 1) + GAPS
         self.height = min(self.rows * ROW, TALLEST)
@@ -149,8 +152,12 @@ def _words(lane: PictureLane, scale: _Scale) -> Iterator[Shape]:
     """What is left of a lane."""
     top = scale.tops[lane.index]
     if lane.first:
-        y = scale.y(top - GAPS / 2)
-        yield Line(x1=0, y1=y, x2=100, y2=y, look="tick-line")
+        above = top - GAPS / 2
+        if lane.heading:
+            above -= HEADING
+            y = scale.y(above + HEADING / 2)
+            yield Text(x=0, y=y, dy=4, text=lane.heading[:LABEL_LETTERS], look="tick strong")
+        yield Line(x1=0, y1=scale.y(above), x2=100, y2=scale.y(above), look="tick-line")
         yield Text(x=0, y=scale.y(top + 0.5), dy=4, text=lane.name, look="tick strong")
     text = lane.label[:LABEL_LETTERS]
     yield Text(x=0, y=scale.y(top + (1.5 if lane.first else 0.5)), dy=4, text=text, look="tick")
@@ -222,6 +229,8 @@ def picture_lanes(block: Timeline) -> list[PictureLane]:
     window = next(w for w in block.extract.windows if w.window == number)
     ranks = shown_ranks(block, window)
     lane_numbers = [at for at, lane in enumerate(window.lanes) if lane.rank in ranks]
+    group_of, headings = _groups(block)
+    lane_numbers.sort(key=lambda at: group_of.get(window.lanes[at].rank, len(headings)))
     drawn = [window.lanes[at] for at in lane_numbers]
     if sum(len(set(lane.depth.tolist())) for lane in drawn) > MOST_ROWS:
         lane_numbers, drawn = _compact(lane_numbers, drawn, block.extract)
@@ -234,6 +243,8 @@ def picture_lanes(block: Timeline) -> list[PictureLane]:
         first = not lanes or lanes[-1].rank != lane.rank
         names = _names(lane, block, start, duration)
         label = visible(lane.label)
+        group = group_of.get(lane.rank, len(headings))
+        begins = not lanes or group_of.get(lanes[-1].rank, len(headings)) != group
         lanes.append(
             PictureLane(
                 index=lane_number,
@@ -244,9 +255,18 @@ def picture_lanes(block: Timeline) -> list[PictureLane]:
                 num_rows=rows,
                 pieces=pieces,
                 names=names,
+                heading=headings[group] if begins and group < len(headings) else "",
             )
         )
     return lanes
+
+
+def _groups(block: Timeline) -> tuple[Mapping[int, int], Sequence[str]]:
+    """Group of each rank, and what the groups are called: by hosts, else along the mesh, as in the page."""
+    if block.compared is not None or not block.groupings:
+        return {}, ()
+    grouping = block.groupings[0]
+    return grouping.group_of, [visible(name) for name in grouping.names]
 
 
 def _rank_name(block: Timeline, rank: int) -> str:
