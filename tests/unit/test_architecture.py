@@ -367,7 +367,7 @@ def test_starting_up_loads_nothing_heavy(arguments: str) -> None:
     assert not loaded & {"torch", "pandas", "numpy", "pyarrow", "matplotlib", "bokeh", "typst", "jinja2"}
 
 
-OF_THE_PROJECT = {"architecture", "docs", "docs_hardware", "extending"}
+OF_THE_PROJECT = {"architecture", "docs", "docs_hardware", "extending", "pictures"}
 
 
 def test_unit_tests_mirror_the_packages() -> None:
