@@ -290,7 +290,7 @@ def test_a_thousand_runs_are_one_page_of_bounded_size(tmp_path: Path) -> None:
     made(tmp_path / "runs", tmp_path / "site")
     first = time.process_time() - begin
     begin = time.process_time()
-    assert "1000 runs, 0 of them read" in made(tmp_path / "runs", tmp_path / "site").stderr
+    assert "1,000 runs, 0 of them read" in made(tmp_path / "runs", tmp_path / "site").stderr
     assert time.process_time() - begin < first
     assert (tmp_path / "site" / "index.html").stat().st_size < 3_000_000
     assert len(runs_of(tmp_path / "site")) == 1000
