@@ -25,8 +25,8 @@ def collector_off() -> Iterator[None]:
 def in_one_command() -> None:
     """For a process that ends with its command: the collector stays off from its first analysis on.
 
-    Switched on again, it would look at all results at once, and once more when Python ends: an eighth of the
-    CPU time of a report on a trace.
+    Switched on again, it would look at all results at once, and once more when Python ends: a tenth of the
+    CPU time of a report on a trace (docs/performance.md).
     """
     global _stays_off  # noqa: PLW0603 - of the process
     _stays_off = True

@@ -17,8 +17,8 @@ LOWER_BOUNDS = (
 )
 PREDICTIONS = (
     "Predicted from a short training of the model on this machine; the ways themselves were not run. Of "
-    "eleven ways measured on two CPUs that other programs kept busy, half were within 29 % of their "
-    "prediction, the worst took 3.8 times as long. --verify measures the first ones."
+    "eleven ways measured on two CPUs that other programs kept busy, the median error was 29 % of the "
+    "measured step, the largest 135 %. --verify measures the first ones."
 )
 UNVERIFIED_MEMORY = (
     "?: not verified in general is the memory of meshes of several axes (in the twelve tried on 4 ranks real "
@@ -91,12 +91,20 @@ def calibrated(copies: Sequence[int], batches: Sequence[int], threads: int) -> s
     )
 
 
-def not_calibrated(copies: int) -> str:
+def not_calibrated(copies: int, reason: str) -> str:
     """Why steps are lower bounds though the rates are this machine's."""
     return (
-        f"no calibration: {counted(copies, 'copy', 'copies')} of the model cannot be trained on this machine "
-        f"in its memory and within a few seconds per step; steps are lower bounds"
+        f"no calibration with {counted(copies, 'copy', 'copies')} of the model on this machine ({reason}); "
+        "steps are lower bounds"
     )
+
+
+NO_ROOM = "not in its memory and within a few seconds per step"
+
+
+def too_many_copies(most: int) -> str:
+    """Why a calibration is not tried."""
+    return f"no more than {most} at a time are tried"
 
 
 def links_from(latency_s: float, bytes_per_s: float | None, *, is_kept: bool) -> str:

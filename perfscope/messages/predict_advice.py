@@ -13,7 +13,9 @@ FORMULAS = {
     Quantity.WORKERS: "G = (1 + R - a) / (a R), R = overhead / (workers x compute)",
     Quantity.MINIBATCH: "B = overhead / (compute per sample x (1 - a) / (a G - 1)), G as in the run",
     Quantity.SERVERS: "N >= 2 x weights x workers / (bandwidth x compute)",
-    Quantity.FITTING_BATCH: "B = workers x floor((0.92 x device memory - kept) / ((peak - kept) / samples))",
+    Quantity.FITTING_BATCH: (
+        f"B = workers x floor(({FULL:g} x device memory - kept) / ((peak - kept) / samples))"
+    ),
 }
 TITLES = {
     Quantity.WORKERS: "Workers, at most",
@@ -87,5 +89,5 @@ def unlike_traced(traced_ns: float, step_ns: float) -> str:
 
 MEMORY_LINEAR = (
     "by memory, an estimate: what tensors take beyond parameters, gradients, optimizer state and buffers is "
-    "taken to grow with the samples, and 8 % of the device are left free"
+    f"taken to grow with the samples, and {100 * (1 - FULL):.0f} % of the device are left free"
 )

@@ -14,6 +14,7 @@ from typing import Any, BinaryIO
 
 from perfscope.errors import PerfscopeError
 from perfscope.reports.export_source import TimelinePart, first_start
+from perfscope.rundir.layout import CHAKRA_STEP
 from perfscope.rundir.window_records import GroupRow
 
 SCHEMA_VERSION = "0.0.4"
@@ -23,7 +24,6 @@ _COLLECTIVES = {
     **{"all_to_all": 6, "reduce_scatter": 7, "barrier": 9},
 }
 _POINT_TO_POINT = {"send": SEND, "recv": RECEIVE}
-STEP = "perfscope.step"  # nodes with the span of a step, which is longer than that of its work
 _GROUPS = "## process_group:init ##"  # as PyTorch's own execution traces name that node
 _WORK = frozenset(("compute", "copy", "optimizer", "comm"))
 _COLUMNS = (
@@ -144,7 +144,7 @@ def _step_node(number: int, step: int, start_ns: int, end_ns: int) -> bytes:
     first = start_ns // 1000
     return b"".join(
         (
-            _varint_field(1, number) + _text(2, STEP) + _varint_field(3, METADATA),
+            _varint_field(1, number) + _text(2, CHAKRA_STEP) + _varint_field(3, METADATA),
             _varint_field(6, first) + _varint_field(7, end_ns // 1000 - first),
             _message(10, _number_attribute("duration_ns", end_ns - first * 1000)),
             _message(10, _number_attribute("step", step)),

@@ -55,6 +55,8 @@ def _of_axis(evidence: Evidence, communication: Communication, entry: CommByAxis
     collective = max(entry.collectives, key=lambda name: entry.collectives[name], default=None)
     faster = evidence.what_ifs.axes.faster_than(axis)
     links = {other.axis: other.link_class for other in communication.by_axis}
+    helps = remedy.what_if
+    gain_ns, gain_ratio = evidence.of_communication(helps.gain_ns, helps.gain_ratio) if helps else (0, 0.0)
     return Finding(
         id=remedy.kind,
         facts=AxisComm(
@@ -79,8 +81,8 @@ def _of_axis(evidence: Evidence, communication: Communication, entry: CommByAxis
             overlap_step_ns=hidden.step_ns if hidden else None,
             fast_link_step_ns=fast.step_ns if fast else None,
         ),
-        gain_ns=remedy.what_if.gain_ns if remedy.what_if else 0,
-        gain_ratio=remedy.what_if.gain_ratio if remedy.what_if else 0.0,
+        gain_ns=gain_ns,
+        gain_ratio=gain_ratio,
         collective=collective,
         axis=axis,
     )

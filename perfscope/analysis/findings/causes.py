@@ -34,7 +34,7 @@ from perfscope.vocabulary.kernels import MATRIX, MOVES_BYTES, NOT_COMPUTE
 NOTABLE = 0.05  # a cause below this share of the step is not worth a finding beside the verdict
 LARGE = 0.1  # of the compute that a layer must have to be the one to look at
 _BLOCKS = 0.3  # of the devices' idle time that a blocking call must account for to be named
-_EXPLAINS = 0.5  # of the idle time that waiting for a CPU must account for
+_EXPLAINS = 0.5  # of the idle time beside a device that waiting for a CPU must account for
 _LAUNCHES = 0.5  # of the idle time that the host must spend launching, with nothing queued
 _WAITED = "rank_runqueue_wait"
 
@@ -139,12 +139,12 @@ def _awake(
         facts = LaunchBound(launch=evidence.of_step(launch), idle_ns=idle_ns, framework=evidence.framework)
         return [_gap(FindingKind.LAUNCH_BOUND, facts, (min(launch_ns, gain[0]), min(launch_ratio, gain[1])))]
     kind = FindingKind.IDLE_BOUND if on_device else FindingKind.HOST_BOUND
-    waited = _explained_by_cpu_wait(evidence, idle_ns)
-    if waited is None:
-        return [_gap(kind, _gaps(evidence, idle_ns, is_rest), gain)]
+    waited = min(waited_for_cpu(evidence) or 0.0, 1.0)
     # The wait falls into gaps and operators alike (`host_idle`). Beside a device, all of it may be in gaps.
     of_ns = evidence.step if on_device else evidence.mean("idle")
-    ratio = min(waited * of_ns / idle_ns, 1.0)
+    ratio = min(waited * of_ns / idle_ns, 1.0) if idle_ns else 0.0
+    if gain[1] * ratio < NOTABLE or (on_device and ratio < _EXPLAINS):
+        return [_gap(kind, _gaps(evidence, idle_ns, is_rest), gain)]
     preempted = Preempted(idle=evidence.of_step(idle_ns * ratio), on_device=on_device, cpu_wait_ratio=waited)
     gaps = [_gap(FindingKind.PREEMPTED, preempted, gain, ratio)]
     if gain[1] * (1 - ratio) >= NOTABLE:
@@ -293,11 +293,3 @@ def _cpu_wait(host: Host, rank: HostRank) -> float | None:
             waited, covered = counted_between(counted, *host.steps_ns)
             return waited / covered / max(rank.num_threads or 1, 1) if covered else None
     return None
-
-
-def _explained_by_cpu_wait(evidence: Evidence, idle_ns: float) -> float | None:
-    """The share, where it accounts for most of so much idle time per step; else None."""
-    share = waited_for_cpu(evidence)
-    if share is None or not idle_ns or share * evidence.step < _EXPLAINS * idle_ns:
-        return None
-    return min(share, 1.0)

@@ -27,6 +27,7 @@ def exposed(evidence: Evidence) -> Finding | None:
     gain_ns, gain_ratio = evidence.gain("zero_transfer", cost) if evidence.calls else evidence.all_of(cost)
     if remedy.merged is not None:
         gain_ns, gain_ratio = remedy.merged.gain_ns, remedy.merged.gain_ratio
+    gain_ns, gain_ratio = evidence.of_communication(gain_ns, gain_ratio)
     top = longest(evidence)
     kinds = {collective.collective for collective in evidence.collectives}
     last, ideal = late(evidence), evidence.what_ifs.of("zero_transfer") if evidence.calls else None

@@ -17,7 +17,7 @@ from perfscope.vocabulary.findings import FindingKind
 DECISIVE = 0.25  # of the mean step lost to disturbances: the code's own causes come after them
 WORTH = 0.1  # of the mean step lost: what slow computation is attributed to the disturbance
 ONE_PLACE = 0.6  # of a slow rank's excess in one layer, or in no operator at all
-CLEARLY = 1.5  # times what a comparison of steps gives, from which on waiting for CPUs tells more
+CLEARLY = 1.5  # times what a comparison of steps gives, from which on waiting for CPUs is the better estimate
 SEVERE = 0.1  # of a host's CPUs (or other resource): doubt about every figure
 
 
@@ -86,10 +86,10 @@ def disturbed(evidence: Evidence, verdict: Finding) -> Placed:
 
 
 def _cost(evidence: Evidence, inside: Sequence[Disturbance]) -> tuple[int | None, float | None, float | None]:
-    """(ns, share of the step) that disturbances cost, and that share where waiting for CPUs tells it.
+    """(ns, share of the step) that disturbances cost, and that share if estimated from waiting for CPUs.
 
     Steps outside of all disturbances are compared with; where these had less CPU than they wanted, too, by
-    neighbors too small or short to count, waiting tells more.
+    neighbors too small or short to count, waiting is the better estimate.
     """
     assert evidence.machine is not None
     ratio, gain_ns = evidence.machine.disturbed_ratio, evidence.machine.disturbed_ns

@@ -126,6 +126,15 @@ class Evidence(Struct, frozen=True, kw_only=True):
         """(ns, share of the step) of time of the mean traced step, on the scale of the usual one."""
         return self.share_of_step(cost / self.step)
 
+    def of_communication(self, gain_ns: int, gain_ratio: float) -> tuple[int, float]:
+        """What a remedy of communication brings, no more than all exposed communication.
+
+        The replay may be of fewer windows than the shares of the step. Ranks that communicate wait for the
+        one with the least exposed time, so that the mean is not saved in full.
+        """
+        cost = self.mean("exposed_comm")
+        return min((gain_ns, gain_ratio), self.all_of(cost), key=lambda gain: gain[1])
+
     def share_of_step(self, share: float) -> tuple[int, float]:
         """(ns, share) of the median step."""
         usual = self.step_ns.median if self.step_ns is not None else self.step

@@ -16,8 +16,12 @@ from perfscope.vocabulary.links import LinkClass, Transport
 
 LINK_SPEED = "link speed"
 _PERCENTILE = 95
-_CONNECTION = 0.4  # of what one connection reaches inside the host: beyond, it may be full itself
-_FAST = 1e9  # bytes/s of a connection from which that may be so where nothing was measured inside the host
+# Of what one connection reaches inside the host, where both ends share its CPUs: beyond, a connection between
+# hosts may be limited by a CPU at either end, not by the link.
+_CONNECTION = 0.4
+# bytes/s of a connection from which that may be so where nothing was measured inside the host: a core copies
+# and checks several 10^9 bytes/s, a TCP connection of 1 GB/s takes a good part of it.
+_FAST = 1e9
 _LINK = 0.8  # of the link's speed: a connection that reaches this fills the link
 _EXCEEDED = 1.1  # times what one connection reached: then several share the link, and it carries more
 MEASURED_LINK = "measured, doctor --links"
@@ -51,7 +55,9 @@ def interface_peak(host: Host, interface: str, line: SampledLine) -> Peak | None
     )
     if fastest is not None and is_of_link and reached <= _EXCEEDED * fastest.value:
         return fastest
-    return Peak(value=nic.bytes_per_s, source=LINK_SPEED) if nic and nic.bytes_per_s else None
+    if speed is None or (fastest is not None and speed < fastest.value):
+        return None
+    return Peak(value=speed, source=LINK_SPEED)
 
 
 def _may_be_full(host: Host, value: float) -> bool:

@@ -136,7 +136,9 @@ _TRAINING = (
         type=click.Choice(PIPELINES),
     ),
     _option("microbatches", "Microbatches of a pipeline.", type=int, metavar="N"),
-    _option("bucket-mb", "MiB that dp.ddp sends at once.  [default: 25]", type=float, metavar="MIB"),
+    _option(
+        "bucket-mb", "MiB that dp.ddp sends at once.  [default: 1 first, then 25]", type=float, metavar="MIB"
+    ),
 )
 _FRAMEWORK = (
     _option(

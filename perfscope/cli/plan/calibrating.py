@@ -11,7 +11,7 @@ import msgspec
 
 from perfscope.cli.plan.joining import Speeds
 from perfscope.cli.plan.machine import Machine
-from perfscope.messages.plan import calibrated, links_from, not_calibrated
+from perfscope.messages.plan import NO_ROOM, calibrated, links_from, not_calibrated, too_many_copies
 from perfscope.rundir.host_records import LinksRecord
 from perfscope.runners.memory.footprint import footprint
 from perfscope.runners.plans.calibration import Calibration, calibrate, chosen_batches, threads_of_rank
@@ -55,7 +55,8 @@ def calibrated_machine(
     for (dtype, copies), alike in sorted(by_kind.items()):
         batches = _batches(alike, machine, copies)
         if not batches or copies > _MOST_COPIES:
-            return Calibrated(None, machine, not_calibrated(copies))
+            reason = NO_ROOM if not batches else too_many_copies(_MOST_COPIES)
+            return Calibrated(None, machine, not_calibrated(copies, reason))
         threads = threads_of_rank(copies)
         config = replace(space.like, dtype=alike[0].job.config.dtype)
         shared_speed = calibrate(config, batches, copies, threads, as_it_is=for_trials)
@@ -65,8 +66,9 @@ def calibrated_machine(
             if fewer == copies
             else calibrate(config, batches, fewer, threads, as_it_is=for_trials)
         )
-        if shared_speed is None or few is None:
-            return Calibrated(None, machine, not_calibrated(copies))
+        if isinstance(shared_speed, str) or isinstance(few, str):
+            reason = shared_speed if isinstance(shared_speed, str) else str(few)
+            return Calibrated(None, machine, not_calibrated(copies, reason))
         shared[dtype, copies] = shared_speed
         alone[dtype] = few
     speeds = Speeds(shared=shared, alone=alone)

@@ -194,7 +194,8 @@ def _assumed(space: Space, used: Calibrated, asked: Mapping[str, Any]) -> list[s
         *used.machine.assumed,
         used.machine.about_inside,
         *_BASE_ASSUMED,
-        f"DDP and FSDP hide {100 * hidden:.0f} % of their communication, other schemes none (--overlap)",
+        f"DDP and FSDP hide {100 * hidden:.0f} % of the communication that their passes can hide, other "
+        "schemes none (--overlap)",
         f"collectives as {space.backend} does them; no rank is late",
     ]
 

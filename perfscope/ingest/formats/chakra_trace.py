@@ -26,6 +26,7 @@ from perfscope.ingest.formats.execution_graph import GROUPS, group_of
 from perfscope.ingest.formats.trace import FrameworkTrace, write_table
 from perfscope.ingest.summary import IngestSummary
 from perfscope.rundir.execution_records import ExecutionRecord, TracedCollective, TracedOperator
+from perfscope.rundir.layout import CHAKRA_STEP
 from perfscope.rundir.schema import KINDS, PHASES
 
 _COLLECTIVES = (
@@ -40,7 +41,6 @@ _KIND_OF = {
     RECEIVE: "comm",
     COLLECTIVE: "comm",
 }
-_STEP = "perfscope.step"  # nodes of perfscope's own exports
 _LATEST_US, _MOST_ROWS, _MOST_NAME = 1 << 50, 200, 200
 _UNTIMED = (
     "the file has no start times or no durations: steps, their parts and bandwidths are missing. A Chakra "
@@ -129,7 +129,7 @@ class _Reading:
         duration = node.duration_us * 1000 if duration is None else duration
         if not (0 <= node.start_us < _LATEST_US and 0 <= duration < _LATEST_US * 1000):
             return
-        if node.name == _STEP and node.type == METADATA:
+        if node.name == CHAKRA_STEP and node.type == METADATA:
             self._mark(node, node.start_us * 1000, duration)
             return
         if node.type not in _KIND_OF and not (node.type == METADATA and duration):

@@ -47,8 +47,10 @@ def execution_section(analysis: RunAnalysis) -> Section | None:
     return Section(id="operators", title="Operators and dependencies", blocks=tuple(blocks))
 
 
-def _told(*, columns: tuple[Column, ...], rows: tuple[tuple[Value, ...], ...], **options: Any) -> Table:
-    """A table without columns that tell nothing: no value at all, or window 0 in every row."""
+def _without_empty(
+    *, columns: tuple[Column, ...], rows: tuple[tuple[Value, ...], ...], **options: Any
+) -> Table:
+    """A table without columns that have no value at all, or window 0 in every row."""
     values = [{row[at] for row in rows} for at in range(len(columns))]
     empty = [
         seen == {None} or (column.key == "window" and seen == {0})
@@ -63,7 +65,7 @@ def _told(*, columns: tuple[Column, ...], rows: tuple[tuple[Value, ...], ...], *
 
 
 def _ranks(structure: ExecutionStructure) -> Table:
-    return _told(
+    return _without_empty(
         id="execution_traces",
         title="Execution traces",
         terminal_rows=8,
@@ -91,7 +93,7 @@ def _ranks(structure: ExecutionStructure) -> Table:
 
 
 def _operators(structure: ExecutionStructure) -> Table:
-    return _told(
+    return _without_empty(
         id="traced_operators",
         title="Operators by input, all ranks",
         terminal_rows=8,
@@ -113,7 +115,7 @@ def _operators(structure: ExecutionStructure) -> Table:
 
 
 def _collectives(structure: ExecutionStructure) -> Table:
-    return _told(
+    return _without_empty(
         id="traced_collectives",
         title="Collectives by group, all ranks",
         terminal_rows=8,

@@ -13,10 +13,10 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from perfscope.runners.config import BenchConfig
 
@@ -67,7 +67,7 @@ def threads_of_rank(num_ranks: int) -> int:
 
 def calibrate(
     config: BenchConfig, batches: Sequence[int], copies: int, threads: int, *, as_it_is: bool = False
-) -> Calibration | None:
+) -> Calibration | str:
     """Trains copies of the model on this machine, each for a second per batch size.
 
     Args:
@@ -78,7 +78,7 @@ def calibrate(
         as_it_is: time that other processes took counts, too: for comparison with what runs now.
 
     Returns:
-        The mean over the copies; None where one failed or took too long.
+        The mean over the copies; or why there is none: the last line of one that failed, or the time limit.
     """
     serial = replace(config, scheme="serial", mesh=None, num_ranks=1, num_hosts=1, batch=batches[0])
     settings = {
@@ -89,8 +89,8 @@ def calibrate(
         "size": copies,
     }
     documents = _run_copies(settings, copies, threads)
-    if documents is None:
-        return None
+    if isinstance(documents, str):
+        return documents
     own_cpus = (
         min(1.0, len(os.sched_getaffinity(0)) / copies)
         if threads == 1 and config.device != "cuda" and not as_it_is
@@ -109,9 +109,10 @@ def calibrate(
     )
 
 
-def _run_copies(settings: Mapping[str, Any], copies: int, threads: int) -> list[dict[str, Any]] | None:
+def _run_copies(settings: Mapping[str, Any], copies: int, threads: int) -> list[dict[str, Any]] | str:
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        errors = [stack.enter_context(tempfile.TemporaryFile()) for _ in range(copies)]
         running = [
             subprocess.Popen(
                 [
@@ -120,7 +121,7 @@ def _run_copies(settings: Mapping[str, Any], copies: int, threads: int) -> list[
                 ],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
+                stderr=errors[rank],
                 env=environment,
             )
             for rank in range(copies)
@@ -128,17 +129,25 @@ def _run_copies(settings: Mapping[str, Any], copies: int, threads: int) -> list[
         try:
             outputs = [process.communicate(timeout=_LIMIT_S)[0] for process in running]
         except subprocess.TimeoutExpired:
-            return None
+            return f"not done within {_LIMIT_S:.0f} s"
         finally:
             for process in running:
                 if process.poll() is None:
                     process.kill()
                     process.wait()
-    if any(process.returncode for process in running):
-        return None
-    with suppress(ValueError):
+        failed = [error for process, error in zip(running, errors, strict=True) if process.returncode]
+        if failed:
+            return f"a copy failed: {_last_line(failed[0])}"
+    try:
         return [json.loads(output) for output in outputs]
-    return None
+    except ValueError:
+        return "a copy failed: it printed no times"
+
+
+def _last_line(file: IO[bytes]) -> str:
+    file.seek(0)
+    lines = file.read().decode(errors="replace").strip().splitlines()
+    return lines[-1][:200] if lines else "it said nothing"
 
 
 def _undisturbed(row: Mapping[str, Any], own_cpus: float | None) -> dict[str, float]:

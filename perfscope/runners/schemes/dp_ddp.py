@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from math import prod
 from typing import Any
@@ -29,11 +30,14 @@ def ddp_buckets(sizes: Sequence[int], bucket_mb: float | None = None) -> list[in
     """Bytes of DDP's buckets, in the order they are sent, from the gradients' in the order they are ready.
 
     A bucket takes gradients until it has reached its limit: 1 MiB for the first, 25 MiB for the others
-    (compute_bucket_assignment_by_size in torch's reducer.cpp), or `bucket_mb` MiB for all.
+    (compute_bucket_assignment_by_size in torch's reducer.cpp), or `bucket_mb` MiB for all. Releases of torch
+    whose default is a number keep the first bucket at 1 MiB.
     """
     buckets: list[int] = []
     later = BUCKET_BYTES if bucket_mb is None else int(bucket_mb * (1 << 20))
-    filled, limit = 0, FIRST_BUCKET_BYTES if bucket_mb is None else later
+    parameters = inspect.signature(nn.parallel.DistributedDataParallel.__init__).parameters
+    is_of_all = bucket_mb is not None and parameters["bucket_cap_mb"].default is None
+    filled, limit = 0, later if is_of_all else FIRST_BUCKET_BYTES
     for size in sizes:
         filled += size
         if filled >= limit:
@@ -74,11 +78,13 @@ class DDP(Replicas):
         group = self.data_group()
         self.model = model
         on_gpu = self.world.device.type == "cuda"
+        mb = self.config.bucket_mb
+        sized: dict[str, Any] = {} if mb is None else {"bucket_cap_mb": mb}  # not every release takes None
         self._ddp = nn.parallel.DistributedDataParallel(
             model,
             device_ids=[self.world.device] if on_gpu else None,
             process_group=group.handle,
-            bucket_cap_mb=self.config.bucket_mb,
+            **sized,
         )
         _settle_buckets(self._ddp, list(model.parameters()))
         if _has_codec(self.config):

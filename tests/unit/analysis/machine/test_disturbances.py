@@ -208,6 +208,15 @@ def test_idle_time_in_which_threads_wait_for_a_cpu_is_not_laid_at_the_code(tmp_p
     assert "Profile" in gaps.text.action
 
 
+def test_less_waiting_for_a_cpu_has_its_share_of_the_gaps_too_and_little_has_none(tmp_path: Path) -> None:
+    some = {one.id.value: one for one in idle_run(tmp_path / "some", waiting_for_cpus(0.25))}
+    assert round(some["preempted"].gain_ratio or 0, 3) == 0.2  # of 0.8
+    assert round(some["host_bound"].gain_ratio or 0, 3) == 0.6
+    little = {one.id.value: one for one in idle_run(tmp_path / "little", waiting_for_cpus(0.05))}
+    assert "preempted" not in little and round(little["host_bound"].gain_ratio or 0, 3) == 0.8
+    assert "not counted" not in little["host_bound"].text.title
+
+
 def test_gaps_beyond_waiting_for_a_cpu_are_not_laid_to_a_neighbour(tmp_path: Path) -> None:
     findings = idle_run(tmp_path, waiting_for_cpus(0.6, neighbour=6.0))
     gaps = next(finding for finding in findings if finding.id == "host_bound")
