@@ -19,6 +19,7 @@ from perfscope.analysis.efficiency.results import Efficiency
 from perfscope.analysis.execution import ExecutionStructure
 from perfscope.analysis.experts.results import Experts
 from perfscope.analysis.fault_results import RankFaults
+from perfscope.analysis.file_io import FileIo
 from perfscope.analysis.hangs import Hang
 from perfscope.analysis.inspector import CommunicatorCalls
 from perfscope.analysis.intervals import Int64
@@ -451,6 +452,7 @@ class RunAnalysis(Struct, frozen=True, kw_only=True):
     bench: BenchResult | None = None  # None: not a run of `perfscope bench`
     page_faults: tuple[RankFaults, ...] = ()  # of ranks whose probe counts them
     loading: tuple[RankLoading, ...] = ()  # of ranks with data loaders that have workers
+    file_io: FileIo | None = None  # by logs of Darshan; None: none were imported
     phases: tuple[PhaseResult, ...] = ()  # by name; each before those that are nested in it
     whole_run: WholeRun | None = None  # account of the run's wall time; None: `missing` has the reason
     efficiency: Efficiency | None = None  # None: `missing` has the reason

@@ -30,6 +30,7 @@ from perfscope.analysis.execution import execution_of
 from perfscope.analysis.experts.analyze import analyze_experts
 from perfscope.analysis.experts.results import Experts
 from perfscope.analysis.fault_results import RankFaults
+from perfscope.analysis.file_io import file_io_of
 from perfscope.analysis.findings import Evidence, find
 from perfscope.analysis.findings.ranks import UNEVEN
 from perfscope.analysis.hangs import hangs_of
@@ -289,6 +290,7 @@ def _analysis(source: RunSource, figures: _Figures) -> RunAnalysis:
         whole_run=figures.whole_run,
         page_faults=figures.faults,
         loading=figures.ranks.loading,
+        file_io=file_io_of(source, figures.ranks.loading),
         phases=phases_of(ranks.phases, {rank.rank: rank.num_steps for rank in ranks.results}),
         efficiency=why.efficiency,
         what_ifs=why.what_ifs.what_ifs,

@@ -50,7 +50,7 @@ class _Import(click.Command):
     "--into",
     type=click.Path(path_type=Path),
     metavar="RUN",
-    help="Add scrapes of DCGM exporter (its text) to the GPUs of a run that is there.",
+    help="Add scrapes of DCGM exporter (its text), or logs of Darshan (*.darshan), to a run that is there.",
 )
 @click.option("--force", is_flag=True, help="Replace a run that is already there.")
 @click.option(
@@ -93,13 +93,17 @@ def command(
       perfscope import trace_rank*.json.gz -o my-run --label gpu=h100 --samples-per-step 256
       perfscope import ./traces/ -o my-run --force && perfscope report my-run
       perfscope import --into my-run dcgm.prom
+      perfscope import --into my-run user_python_id4711-4711_11-27-*.darshan
     """
     if (output is None) == (into is None):
-        raise UsageError("give either --output DIR (a new run of traces) or --into RUN (scrapes into a run)")
+        raise UsageError("give either --output DIR (a new run of traces) or --into RUN (scrapes or logs)")
     if into is not None:
         if name is not None or labels or samples_per_step is not None:
             raise UsageError("--name, --label and --samples-per-step go with -o, not with --into")
-        click.echo(_add_scrapes(into, traces, as_json=as_json))
+        are_logs = {path.suffix == ".darshan" for path in traces}
+        if len(are_logs) > 1:
+            raise UsageError("--into takes scrapes or logs of Darshan: import one kind after the other")
+        click.echo((_add_logs if are_logs.pop() else _add_scrapes)(into, traces, as_json=as_json))
         return
     if name is not None and not name.strip():
         raise UsageError("--name is empty")
@@ -150,6 +154,22 @@ def _add_scrapes(run: Path, paths: tuple[Path, ...], *, as_json: bool) -> str:
         f"left out: {units.format_count(number)} {reason}" for reason, number in left_out.items() if number
     ]
     return "\n".join([*lines, f"run: {run}"])
+
+
+def _add_logs(run: Path, paths: tuple[Path, ...], *, as_json: bool) -> str:
+    from msgspec import to_builtins
+
+    from perfscope.collectors.darshan.importing import import_logs
+
+    added = import_logs(run, paths)
+    for path, reason in added.left_out:
+        notice(f"{path}: left out: {reason}")
+    if as_json:
+        facts = to_builtins(added, enc_hook=str)
+        return json.dumps({"schema_version": JSON_SCHEMA_VERSION, "run": str(run), **facts}, indent=1)
+    read, written = units.format_bytes(added.read_bytes), units.format_bytes(added.written_bytes)
+    of = f"{counted(added.num_ranks, 'rank')} and {counted(added.num_workers, 'loader worker')}"
+    return f"{of}: {read} read from files, {written} written\nrun: {run}"
 
 
 def _print_hangs(result: ImportResult) -> None:

@@ -6,6 +6,7 @@ need not be installed), so nothing here may import perfscope by that name.
     <run>/run.json                       the manifest, see schema.py
     <run>/scheme.json                    a bench run's scheme and places as its ranks found them, by rank 0
     <run>/neighbours.jsonl               what ran on a batch job's nodes before and after, see perfscope/slurm
+    <run>/darshan.json                   file I/O by imported logs of Darshan (storage_records.py)
     <run>/plan.json                      step at which the next window starts, written by rank 0
     <run>/hosts/<host>/topology.json     what the machine is
     <run>/hosts/<host>/ceilings.json     measured peaks: memory bandwidth, FLOP/s
@@ -46,6 +47,7 @@ HIDDEN = "<redacted>"  # in place of a secret
 RUN_JSON = "run.json"
 PLAN_JSON = "plan.json"
 SCHEME_JSON = "scheme.json"
+DARSHAN_JSON = "darshan.json"
 NEIGHBORS_JSONL = "neighbours.jsonl"
 HOSTS = "hosts"
 OWNER = ".owner"  # a file, or the folder of a Slurm step's tasks: several launchers share the directory

@@ -1,16 +1,21 @@
-"""Files of lines that a rank and its workers append to, beside its steps."""
+"""Files of lines that a rank and its workers append to, beside its steps; and what was read from storage."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
+
+import msgspec
 
 from perfscope.rundir import layout
+from perfscope.rundir.documents import Document
 from perfscope.rundir.loader_records import Loading, WorkerRows, read_loading, read_worker
 from perfscope.rundir.phase_records import PhaseTimes, read_phases
 from perfscope.rundir.records import RankRecord
+from perfscope.rundir.storage_records import DarshanRecord
 
+_T = TypeVar("_T", bound=msgspec.Struct)
 _TORN = "lines that cannot be read (the last is torn by a kill)"
 
 
@@ -22,10 +27,17 @@ class _Run(Protocol):
     def _seal(self, rank: int, name: str) -> object: ...
     def _line_bytes(self, path: Path, sealed: object) -> bytes | None: ...
     def _note(self, path: Path, num_dropped: int, reason: str) -> None: ...
+    def _document(self, path: Path, sealed: object = None) -> Document | None: ...
+    def _record(self, kind: type[_T], path: Path, document: Document | None) -> _T | None: ...
 
 
 class RankLines:
     """Part of RunReader."""
+
+    def file_io(self: _Run) -> DarshanRecord | None:
+        """Darshan's sums that were imported; None where none were."""
+        path = self.path / layout.DARSHAN_JSON
+        return self._record(DarshanRecord, path, self._document(path))
 
     def phases(self: _Run, rank: int) -> PhaseTimes | None:
         """Phases by name of the rank; None where it has marked none."""

@@ -167,6 +167,9 @@ class EmulatedRun:
     def phases(self, rank: int) -> None:
         return None
 
+    def file_io(self) -> None:
+        return None
+
     def loading(self, rank: int) -> None:
         return None
 

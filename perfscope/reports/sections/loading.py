@@ -1,4 +1,4 @@
-"""Section "Input": what the workers of the data loader did, and when their batches were ready."""
+"""Section "Input": what loader workers did, when their batches were ready, and what was read from files."""
 
 from __future__ import annotations
 
@@ -22,16 +22,26 @@ from perfscope.reports.model import (
     Table,
     Unit,
 )
+from perfscope.reports.sections.file_io import file_io_blocks, file_io_lead
 
 MOST_LANES = 32
 _OFTEN_LATE = 0.1  # of the batches: where finished ones are in the queue all the same, the report says why
 
 
 def loading_section(analysis: RunAnalysis) -> Section | None:
-    """None where no loader has workers."""
-    loading = longest_wait(analysis.loading)
-    if loading is None:
+    """None where no loader has workers, and no log of files was imported."""
+    loading, file_io = longest_wait(analysis.loading), analysis.file_io
+    if loading is None and file_io is None:
         return None
+    lead = [] if loading is None else [_lead(analysis, loading)]
+    blocks = [] if loading is None else _loader(loading)
+    if file_io is not None:
+        lead.append(file_io_lead(file_io))
+        blocks += file_io_blocks(file_io)
+    return Section(id="input", title="Input", lead=" ".join(lead), blocks=tuple(blocks))
+
+
+def _loader(loading: RankLoading) -> list[Block]:
     blocks: list[Block] = [_facts(loading), _workers(loading)]
     if loading.predictions:
         blocks.append(_predictions(loading))
@@ -39,7 +49,7 @@ def loading_section(analysis: RunAnalysis) -> Section | None:
         blocks.append(_lanes(loading))
     if len(loading.ready) > 1:
         blocks.append(_ready(loading))
-    return Section(id="input", title="Input", lead=_lead(analysis, loading), blocks=tuple(blocks))
+    return blocks
 
 
 def _lead(analysis: RunAnalysis, loading: RankLoading) -> str:
