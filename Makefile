@@ -123,12 +123,12 @@ EXPORTS_VENV := build/exports-venv
 $(EXPORTS_VENV)/ready: $(CHECK)
 	$(PYTHON) -m venv --clear $(EXPORTS_VENV)
 	$(EXPORTS_VENV)/bin/python -m pip install $(PIP_FLAGS) \
-		"$$(ls build/dist/perfscope_hpc-*.whl)[test,trackers,otf2]"
+		"$$(ls build/dist/perfscope_hpc-*.whl)[test,trackers,otf2,darshan]"
 	@touch $@
 
-test-exports: $(EXPORTS_VENV)/ready ## exports to MLflow, Weights & Biases and TensorBoard, and OTF2 archives
+test-exports: $(EXPORTS_VENV)/ready ## trackers (MLflow, Weights & Biases, TensorBoard), OTF2 archives and logs of Darshan
 	cd $(CHECK) && PATH="$(CURDIR)/$(EXPORTS_VENV)/bin:$$PATH" python -m pytest -ra \
-		tests/unit/cli/test_export_trackers.py tests/unit/reports/test_otf2.py
+		tests/unit/cli/test_export_trackers.py tests/unit/reports/test_otf2.py tests/unit/collectors/test_darshan.py
 
 ECOSYSTEM_VENV := build/ecosystem-venv
 

@@ -66,7 +66,7 @@ def _input(loading: RankLoading, rows: Sequence[FileSums]) -> InputReads | None:
         return None
     return InputReads(
         rank=loading.rank,
-        wait_ns=loading.wait_ns * loading.num_asks,
+        wait_ns=loading.wait_ns * (loading.num_asks - loading.num_passes) + loading.start_ns,
         read_ns=sum(row.read_ns for row in of_workers),
         meta_ns=sum(row.meta_ns for row in of_workers),
         read_bytes=sum(row.read_bytes for row in of_workers),

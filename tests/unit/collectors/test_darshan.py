@@ -14,11 +14,12 @@ from perfscope.analysis.file_io import file_io_of
 from perfscope.collectors.darshan import importing
 from perfscope.collectors.darshan.importing import import_logs
 from perfscope.errors import PerfscopeError, RunDirectoryError, TraceError
+from perfscope.reports.model import Table
 from perfscope.reports.sections.file_io import file_io_blocks, file_io_lead
 from perfscope.rundir.reader import RunReader
 
 SECOND = 10**9
-APP = "app_readAB_writeC_id71326"
+APP = "pq_app_readAB_writeC_id71326*"
 APP_START = 1_596_152_058
 needs_darshan = pytest.mark.skipif(find_spec("darshan") is None, reason="darshan is not installed")
 
@@ -33,7 +34,7 @@ def run_of(folder: Path, num_ranks: int, *, start: int = APP_START, pids: int = 
         (run / "ranks" / str(rank) / "loading.jsonl").write_text(
             json.dumps({"iterator": 0, "workers": [1000 + rank], "prefetch": 2, "batch_size": 4})
             + "\n"
-            + json.dumps({"asks": [[0, 1, 7 * SECOND, 0, 0, 0]]})
+            + json.dumps({"asks": [[0, 1, 2 * SECOND, 0, 0, 0], [0, 3 * SECOND, 5 * SECOND, 1, 0, 0]]})
             + "\n"
         )
         workers = run / "hosts" / "n1" / "workers"
@@ -54,8 +55,7 @@ def run_of(folder: Path, num_ranks: int, *, start: int = APP_START, pids: int = 
 def packaged(name: str) -> Path:
     import darshan
 
-    (path,) = Path(darshan.__file__).parent.rglob(f"*{name}*.darshan")
-    return path
+    return min(Path(darshan.__file__).parent.rglob(f"{name}.darshan"))
 
 
 def log_of_process(monkeypatch: pytest.MonkeyPatch, start: int = APP_START, **sums: Any) -> None:
@@ -111,7 +111,7 @@ def test_a_log_of_another_job_changes_nothing(tmp_path: Path) -> None:
 def test_a_damaged_log_is_one_line(tmp_path: Path, size: int) -> None:
     run = run_of(tmp_path, 4)
     torn = tmp_path / "torn.darshan"
-    torn.write_bytes(packaged("input/sample").read_bytes()[:size] if size else b"hello\n")
+    torn.write_bytes(packaged("sample").read_bytes()[:size] if size else b"hello\n")
     with pytest.raises(TraceError) as caught:
         import_logs(run, [torn])
     assert str(caught.value).startswith(f"{torn}: no log of Darshan, or damaged: ")
@@ -156,8 +156,9 @@ def test_the_report_puts_the_reads_of_workers_beside_the_wait(
     (reads,) = file_io.input
     assert (reads.wait_ns, reads.read_ns, reads.meta_ns) == (7 * SECOND, 2 * SECOND, SECOND // 2)
     assert "rank 0 waits 7.00 s for its data loader" in file_io_lead(file_io)
-    assert "2.00 s in reads (3.00 MiB per sample)" in file_io_lead(file_io)
+    assert "2.00 s in reads (1.50 MiB per sample)" in file_io_lead(file_io)
     sums, slowest = file_io_blocks(file_io)
+    assert isinstance(sums, Table) and isinstance(slowest, Table)
     assert sums.rows[0][0] == "rank 0, loader worker 0" and slowest.rows[0][0] == "/data/shard-0.tar"
 
 
