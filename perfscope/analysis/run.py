@@ -44,7 +44,7 @@ from perfscope.analysis.loading.what_ifs import mean_input
 from perfscope.analysis.machine.analyze import Training, analyze_machine
 from perfscope.analysis.machine.cpu_waits import cpu_waits
 from perfscope.analysis.machine.host import Host
-from perfscope.analysis.machine.results import MachineAnalysis
+from perfscope.analysis.machine.results import FlopsUtilization, MachineAnalysis
 from perfscope.analysis.machine.roofline import flops_utilization
 from perfscope.analysis.machine.thread_states import thread_states
 from perfscope.analysis.missing import Missing, missing_figure
@@ -282,9 +282,7 @@ def _analysis(source: RunSource, figures: _Figures) -> RunAnalysis:
         breakdown_of="file" if whole_files else "step",
         workload=workload_of(source),
         machine=figures.machine,
-        flops_utilization=None
-        if whole_files
-        else flops_utilization(figures.machine, figures.layers, _typical_step(figures), ranks.results),
+        flops_utilization=None if whole_files else _utilization(figures),
         hangs=hangs_of(source),
         bench=_with_energy(figures.bench, figures.machine),
         whole_run=figures.whole_run,
@@ -316,6 +314,10 @@ def _analysis(source: RunSource, figures: _Figures) -> RunAnalysis:
         uneven_mean_ns=speed.uneven_mean_ns,
         remarks=remarks_of_run(source, ranks, comm.clocks),
     )
+
+
+def _utilization(figures: _Figures) -> FlopsUtilization | None:
+    return flops_utilization(figures.machine, figures.layers, _typical_step(figures), figures.ranks.results)
 
 
 def _arrivals(calls: JudgedCalls) -> Arrivals:

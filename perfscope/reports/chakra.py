@@ -14,8 +14,8 @@ from typing import Any, BinaryIO
 
 from perfscope.errors import PerfscopeError
 from perfscope.reports.export_source import TimelinePart, first_start
-from perfscope.rundir.layout import CHAKRA_STEP
 from perfscope.rundir.window_records import GroupRow
+from perfscope.vocabulary.steps import CHAKRA_STEP
 
 SCHEMA_VERSION = "0.0.4"
 METADATA, COMPUTE, SEND, RECEIVE, COLLECTIVE = 1, 4, 5, 6, 7  # NodeType

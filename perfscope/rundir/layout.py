@@ -83,7 +83,6 @@ INGEST = "ingest"
 # Marks the probe writes into the framework's own trace (record_function names).
 # "perfscope.step:12" spans step 12; "perfscope.layer:features.3.conv" spans one forward call.
 MARK_STEP = "perfscope.step:"
-CHAKRA_STEP = "perfscope.step"  # nodes of exported Chakra traces with the span of a step
 PROFILER_STEP = "ProfilerStep#"  # PyTorch's own, likewise
 MARK_LAYER = "perfscope.layer:"
 MARK_PHASE = "perfscope.phase:"  # + name of a phase (probes/phases.py)

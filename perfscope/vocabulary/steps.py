@@ -15,3 +15,6 @@ class StepSource(str, Enum):
     WHOLE_FILE = "whole file"  # no marks: the file counts as one step
 
     __str__ = str.__str__
+
+
+CHAKRA_STEP = "perfscope.step"  # name of nodes with the span of a step in exported Chakra traces

@@ -123,7 +123,15 @@ def test_every_import_follows_an_arrow() -> None:
     assert wrong == []
 
 
-RECORDS = ("records", "scheme_records", "host_records", "sample_facts", "window_records", "typed")
+RECORDS = (
+    "records",
+    "scheme_records",
+    "host_records",
+    "sample_facts",
+    "window_records",
+    "storage_records",
+    "typed",
+)
 
 
 def test_reports_know_of_a_run_directory_only_its_records() -> None:

@@ -26,8 +26,8 @@ from perfscope.ingest.formats.execution_graph import GROUPS, group_of
 from perfscope.ingest.formats.trace import FrameworkTrace, write_table
 from perfscope.ingest.summary import IngestSummary
 from perfscope.rundir.execution_records import ExecutionRecord, TracedCollective, TracedOperator
-from perfscope.rundir.layout import CHAKRA_STEP
 from perfscope.rundir.schema import KINDS, PHASES
+from perfscope.vocabulary.steps import CHAKRA_STEP
 
 _COLLECTIVES = (
     *("all_reduce", "reduce", "all_gather", "gather", "scatter", "broadcast", "all_to_all"),
