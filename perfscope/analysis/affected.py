@@ -15,8 +15,18 @@ _SPEED = (
     *("throughput_tokens_per_s", "tokens_per_step", "uneven_mean_ns"),
 )
 _OF_STEPS = (
-    *("step_ns", "overhead_ratio", "whole_run", "phases", "loading", "page_faults", *_SPEED),
-    *("machine", "findings", "bench", "remarks", "traced_ratio", "unlike_windows", "self_checks", *_CAUSES),
+    *("step_ns", "overhead_ratio", "whole_run", "phases", "loading", "file_io", *_SPEED),
+    *(
+        "page_faults",
+        "machine",
+        "findings",
+        "bench",
+        "remarks",
+        "traced_ratio",
+        "unlike_windows",
+        "self_checks",
+        *_CAUSES,
+    ),
     "flops_utilization",
 )
 _OF_WINDOWS = (
@@ -82,6 +92,8 @@ def affected_by(path: str) -> Affected:
         if layout.WORKERS in parts[2:3]:
             return _LOADING
         return _OF_HOST.get(parts[-1], Affected(paths=_OF_MACHINE, text=files.HOST))
+    if parts[0] == layout.DARSHAN_JSON:
+        return Affected(paths=("file_io",), text=files.FILE_IO)
     if parts[0] != layout.RANKS:
         return _RUN if parts[0] == layout.RUN_JSON else _TRAINING
     if len(parts) == 2:  # an attempt that is not shown

@@ -72,13 +72,13 @@ def import_logs(run_dir: Path, paths: Sequence[Path]) -> ImportedLogs:
     processes = _processes(reader)
     for path in paths:
         log = _read(path)
-        places = _places(reader, log, path, processes)
-        if isinstance(places, str):
-            left_out.append((path, places))
+        by_log_rank = _processes_of(reader, log, path, processes)
+        if isinstance(by_log_rank, str):
+            left_out.append((path, by_log_rank))
             continue
         used.append(path.name)
-        rows += [msgspec.convert(_placed(row, places), FileSums) for row in log["rows"]]
-        slowest += [msgspec.convert(_placed(row, places), SlowFile) for row in log["slowest"]]
+        rows += [msgspec.convert(_placed(row, by_log_rank), FileSums) for row in log["rows"]]
+        slowest += [msgspec.convert(_placed(row, by_log_rank), SlowFile) for row in log["slowest"]]
     if not used:
         raise TraceError(f"no log is of this run: {left_out[0][0]}: {left_out[0][1]}")
     slowest.sort(key=lambda file: -(file.read_ns + file.write_ns + file.meta_ns))
@@ -110,21 +110,21 @@ def _why(answer: ChildResult) -> str:
 
 def _processes(reader: RunReader) -> dict[int, _Process | None]:
     """By process number; None: several of the run, on different hosts, have it."""
-    found: dict[int, _Process | None] = {}
+    by_pid: dict[int, _Process | None] = {}
 
     def add(pid: int | None, process: _Process) -> None:
         if pid is not None:
-            found[pid] = None if pid in found else process
+            by_pid[pid] = None if pid in by_pid else process
 
     for rank in reader.ranks:
         add(reader.rank_records[rank].pid, _Process(rank))
         loading = reader.loading(rank)
         for pid, worker in {} if loading is None else loading.workers.items():
             add(pid, _Process(rank, worker.worker))
-    return found
+    return by_pid
 
 
-def _places(
+def _processes_of(
     reader: RunReader, log: Mapping[str, Any], path: Path, processes: Mapping[int, _Process | None]
 ) -> dict[int, _Process] | str:
     """The log's ranks as processes of the run; or why it is not of the run."""
@@ -139,21 +139,21 @@ def _places(
         if log["num_ranks"] != len(reader.ranks):
             return f"it has {log['num_ranks']:,} ranks, the run {len(reader.ranks):,}"
         return {_SHARED: _Process(None), **{number: _Process(number) for number in range(log["num_ranks"])}}
-    named = _PID.search(path.name)
-    process = processes.get(int(named[1])) if named else None
-    if process is None and not named and len(reader.ranks) == 1:
+    match = _PID.search(path.name)
+    process = processes.get(int(match[1])) if match else None
+    if process is None and not match and len(reader.ranks) == 1:
         process = _Process(reader.ranks[0])
     if process is None:
         return (
-            f"its process {named[1]} is neither a rank nor a loader worker of the run"
-            if named
+            f"its process {match[1]} is neither a rank nor a loader worker of the run"
+            if match
             else "its name does not have the process number, as Darshan writes it (..._id<job>-<process>_...)"
         )
     return {_SHARED: process, 0: process}
 
 
-def _placed(row: Mapping[str, Any], places: Mapping[int, _Process]) -> dict[str, Any]:
-    process = places[row["rank"]]
+def _placed(row: Mapping[str, Any], by_log_rank: Mapping[int, _Process]) -> dict[str, Any]:
+    process = by_log_rank[row["rank"]]
     times = {f"{name}_ns": round(row[f"{name}_s"] * 1e9) for name in ("read", "write", "meta")}
     return {**row, **times, "rank": process.rank, "worker": process.worker}
 
