@@ -38,7 +38,7 @@ class JudgedCalls(Struct, frozen=True, kw_only=True, eq=False):
     end_skew: Int64
     size: Int64
     seq: Int64
-    uncertain: NDArray[np.bool_]  # waits within the uncertainty of the two hosts' clocks
+    uncertain: NDArray[np.bool_]  # waits within the uncertainty of the two ranks' clocks
     num_unmatched: int
 
     @property
@@ -86,9 +86,10 @@ def judge(
     last, late_row = enter.max(axis=0), enter.argmax(axis=0)
     duration = np.maximum(leave - enter, 0)
     wait = np.minimum(last - enter, duration)
-    residual = clocks.residuals(of_rank)
-    host_code = np.unique(of_rank, return_inverse=True)[1]
-    foreign = host_code[:, None] != host_code[late_row][None, :]
+    residual = clocks.doubts(calls.ranks, of_rank)
+    names = [clocks.clock_of(rank, host) for rank, host in zip(calls.ranks, of_rank, strict=True)]
+    clock = np.unique(names, return_inverse=True)[1]
+    foreign = clock[:, None] != clock[late_row][None, :]
     doubt = residual[:, None] + residual[late_row][None, :]
     return JudgedCalls(
         key=key,

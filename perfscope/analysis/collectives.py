@@ -36,6 +36,9 @@ from perfscope.volumes import bus_factor
 
 _Matched = list[tuple[int, MatchedCalls]]  # (window, calls)
 
+# Synchronizing whatever the ranks hand in: an all_to_all may have nothing to wait for on some rank.
+ALL_NEED_ALL = SYNCHRONIZING - {"all_to_all"}
+
 # Calls of one rank alone: windows and probes of MPI.
 ONE_SIDED = frozenset({"put", "get", "accumulate", "epoch", "probe"})
 
@@ -72,9 +75,7 @@ def analyze_collectives(
     """
     name_groups(record, hosts)
     world_size = world_size or _ranks_of_job(record)
-    matched, clocks, missing = _match(record, hosts, world_size, devices or {})
-    if clocks_of_ranks is not None:
-        clocks = replace(clocks, of_ranks=clocks_of_ranks)
+    matched, clocks, missing = _match(record, hosts, world_size, devices or {}, clocks_of_ranks)
     if record.num_nameless:
         missing.append(
             missing_figure(Figure.COMM_SPANS, Cause.COLLECTIVE_NOT_NAMED, count=record.num_nameless)
@@ -119,7 +120,11 @@ def _ranks_of_job(record: CommRecord) -> int | None:
 
 
 def _match(
-    record: CommRecord, hosts: Mapping[int, str], world_size: int | None, devices: Mapping[int, int]
+    record: CommRecord,
+    hosts: Mapping[int, str],
+    world_size: int | None,
+    devices: Mapping[int, int],
+    of_ranks: RankClocks | None,
 ) -> tuple[dict[GroupKey, _Matched], ClockFit, list[Missing]]:
     """The calls of each group that are one call, the clocks fitted to them, and what could not be matched."""
     matched: dict[GroupKey, _Matched] = {}
@@ -136,14 +141,16 @@ def _match(
         if key.collective in SYNCHRONIZING
         for match in group_matches
     ]
-    clocks = fit_clocks(together, hosts)
+    if of_ranks is None and len(hosts) > 1 and not any(hosts.values()):
+        strict = [
+            match for key, group in matched.items() if key.collective in ALL_NEED_ALL for match in group
+        ]
+        of_ranks = rank_clocks(together, sorted(hosts), record.groups, strict=strict)
+    clocks = replace(fit_clocks(together, hosts), of_ranks=of_ranks)
     pairs = match_pairs(record.groups, hosts, clocks)
     if pairs:  # clocks of hosts that share no collective follow from them
-        clocks = fit_clocks(
-            together, hosts, [match for group_matches in pairs.values() for match in group_matches]
-        )
-    if not any(hosts.values()) and len(hosts) > 1:
-        clocks = replace(clocks, of_ranks=rank_clocks(together, sorted(hosts)))
+        messages = [match for group_matches in pairs.values() for match in group_matches]
+        clocks = replace(fit_clocks(together, hosts, messages), of_ranks=of_ranks)
     matched |= pairs
     missing = [
         missing_figure(

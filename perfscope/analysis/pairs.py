@@ -83,7 +83,9 @@ def _shift(
 ) -> int:
     """By how many sends the receives are behind: receive k is of send k + shift."""
     out, back = calls
-    doubt = 0 if hosts[0] == hosts[1] else int(clocks.residuals(hosts).sum())
+    ranks = (sender.rank, receiver.rank)
+    first, second = (clocks.clock_of(rank, host) for rank, host in zip(ranks, hosts, strict=True))
+    doubt = 0 if first == second else int(clocks.doubts(ranks, hosts).sum())
     if doubt > _DOUBT_NS or not len(out) or not len(back):
         return 0
     sent = clocks.to_reference(hosts[0], sender.enter[out])

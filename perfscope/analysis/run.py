@@ -422,6 +422,8 @@ def _missing_of_run(
     if comm.clocks.unlinked:
         hosts = tuple(comm.clocks.unlinked)
         missing.append(missing_figure(Figure.CLOCKS, Cause.CLOCKS_UNLINKED, hosts=hosts))
+    if comm.clocks.of_ranks is not None and (apart := comm.clocks.of_ranks.unlinked):
+        missing.append(missing_figure(Figure.RANK_CLOCKS, Cause.CLOCKS_UNLINKED, ranks=apart))
     missing.extend(missings)
     missing.extend(step_notes(source.rank_records))
     if source.ranks and all(rank.overhead_ns is None for rank in ranks.results):

@@ -15,7 +15,7 @@ def remarks_of_run(source: RunSource, ranks: RankFiles, clocks: ClockFit) -> tup
     remarks = [HANDED_OVER] if any(steps.shared is not None for steps in every) else []
     remarks += [ON_DEVICE] if any(steps.are_on_device for steps in every) else []
     if apart is not None:
-        offsets = {clock.rank: clock.offset_ns for clock in apart.ranks}
-        remarks.append(clocks_apart(offsets, apart.residual_ns))
+        most = max(apart.ranks, key=lambda clock: abs(clock.offset_ns))
+        remarks.append(clocks_apart(most.rank, most.reference, most.offset_ns, apart.residual_ns))
     records = source.rank_records
     return (*remarks, *remarks_of(records), *remarks_of_windows(source, records))

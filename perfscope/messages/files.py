@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from perfscope.messages.lists import counted, ranks_of
 from perfscope.units import format_ns
@@ -82,12 +82,11 @@ def same_elsewhere(note: str, where: str, num_others: int) -> str:
     return f"{note} ({where}; much the same in {num_others} more)"
 
 
-def clocks_apart(offset_ns: Mapping[int, int], residual_ns: int) -> str:
-    """Ranks of hosts that no trace names had several clocks."""
-    rank = max(offset_ns, key=lambda rank: abs(offset_ns[rank]))
-    first, apart = min(offset_ns), format_ns(abs(offset_ns[rank]))
-    way = "ahead of" if offset_ns[rank] > 0 else "behind"
+def clocks_apart(rank: int, reference: int, offset_ns: int, residual_ns: int) -> str:
+    """Ranks of hosts that no trace names have several clocks; the largest offset, and the largest doubt."""
+    way = "ahead of" if offset_ns > 0 else "behind"
     return (
-        f"the traces name no hosts, and the clocks of their ranks differ (that of rank {rank} is {apart} "
-        f"{way} that of rank {first}): times are aligned by when collectives end, to {format_ns(residual_ns)}"
+        "the traces name no hosts, and ranks leave collectives before others enter them, so their clocks "
+        f"differ (that of rank {rank} is {format_ns(abs(offset_ns))} {way} that of rank {reference}): times "
+        f"are aligned by when collectives end, to {format_ns(residual_ns)}"
     )

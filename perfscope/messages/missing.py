@@ -72,6 +72,7 @@ _WHAT = {
     Figure.COMM_SPANS: "{count} communication spans",
     Figure.EXPOSED_COMM: "exposed communication",
     Figure.CLOCKS: "clocks of {hosts:all}",
+    Figure.RANK_CLOCKS: "clocks of {ranks:ranks}",
     Figure.CLOCK_JUMP: "times of {host} across a jump of its clock",
     Figure.PIPELINE: "stages and microbatches of the pipeline",
     Figure.EXPERTS: "tokens of experts",

@@ -54,6 +54,7 @@ class Figure(str, Enum):
     COMM_SPANS = "comm_spans"
     EXPOSED_COMM = "exposed_comm"
     CLOCKS = "clocks"
+    RANK_CLOCKS = "rank_clocks"
     CLOCK_JUMP = "clock_jump"
 
     # What is computed from several ranks.

@@ -8,6 +8,7 @@ beyond what causality rules out.
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
@@ -26,22 +27,73 @@ UNKNOWN_NS = 1 << 60  # doubt about a clock that nothing was compared with: 36 y
 
 
 class RankClock(Struct, frozen=True, kw_only=True):
-    """A rank's clock minus that of the first rank."""
+    """A rank's clock minus that of the rank `reference`, where no trace names a host.
+
+    Attributes:
+        rank: number of the rank.
+        reference: the first rank, or where nothing compares the two, the first one it can be compared with.
+        offset_ns: where the rank's clock shows at_ns.
+        drift_ppm: how much faster it runs; 0 = not known.
+        at_ns: on the rank's own clock.
+        residual_ns: how far the offset may be off; None: nothing compares it with any other rank.
+    """
 
     rank: int
+    reference: int
     offset_ns: int
+    drift_ppm: float
+    at_ns: int
+    residual_ns: int | None
+
+    def to_reference(self, times_ns: Int64) -> Int64:
+        """Times of the rank's clock on the clock of `reference`; any shape."""
+        return _shifted(times_ns, self.offset_ns, self.drift_ppm, self.at_ns)
 
 
 class RankClocks(Struct, frozen=True, kw_only=True):
-    """Clocks of ranks whose hosts are not known, where they turned out to be several (`unnamed`).
+    """Clocks of ranks whose hosts are not known, where their collectives show that they are several.
 
     Attributes:
-        ranks: every rank; its offset has been taken from its times.
-        residual_ns: how far an offset may be off.
+        ranks: every rank, in order; its times have been moved onto the clock of its `reference`.
+        residual_ns: the largest of theirs.
+        later_ns: what has been added to all times after that, so that none is negative.
     """
 
     ranks: tuple[RankClock, ...]
     residual_ns: int
+    later_ns: int = 0
+
+    def of(self, rank: int) -> RankClock:
+        """The clock of one of `ranks`."""
+        return self.ranks[bisect_left(self.ranks, rank, key=lambda clock: clock.rank)]
+
+    def is_linked(self, rank: int) -> bool:
+        """Whether something compares its clock with the first rank's."""
+        return self.of(rank).reference == self.ranks[0].rank
+
+    def to_reference(self, rank: int, times_ns: Int64) -> Int64:
+        """Times of a rank's clock as they are analyzed; any shape."""
+        return self.of(rank).to_reference(times_ns) + np.int64(self.later_ns)
+
+    def residuals(self, ranks: Sequence[int]) -> Int64:
+        """As `ClockFit.residuals`, by rank."""
+        clocks = [self.of(rank) for rank in ranks]
+        references = {clock.reference for clock in clocks}
+        common = references.pop() if len(references) == 1 else self.ranks[0].rank
+        residuals = [clock.residual_ns if clock.reference == common else None for clock in clocks]
+        return np.array([UNKNOWN_NS if ns is None else ns for ns in residuals], dtype=np.int64)
+
+    @property
+    def unlinked(self) -> tuple[int, ...]:
+        """Ranks that nothing compares with the first one."""
+        return tuple(clock.rank for clock in self.ranks if not self.is_linked(clock.rank))
+
+    @property
+    def worst_residual_ns(self) -> int | None:
+        """Of the ranks compared with the first one; None where there is none."""
+        first = self.ranks[0].rank
+        linked = [clock for clock in self.ranks if clock.reference == first and clock.rank != first]
+        return max((clock.residual_ns or 0 for clock in linked), default=None)
 
 
 class ClockFit(Struct, frozen=True, kw_only=True):
@@ -67,13 +119,20 @@ class ClockFit(Struct, frozen=True, kw_only=True):
         Exact but for the rounding of the drift: epoch nanoseconds never become floats.
         """
         fit = self._of(host)
-        shifted = times_ns - fit.offset_ns.get(host, 0)
         drift = fit.drift_ppm.get(host, 0.0)
-        if not drift:
-            return shifted
-        since = (times_ns - fit.at_ns[host]).astype(np.float64)
-        moved: Int64 = shifted - np.rint(since * (drift * 1e-6)).astype(np.int64)
-        return moved
+        return _shifted(times_ns, fit.offset_ns.get(host, 0), drift, fit.at_ns[host] if drift else 0)
+
+    def clock_of(self, rank: int, host: str) -> str:
+        """A name for the clock of a rank on a host: ranks with the same name share it."""
+        return host if self.of_ranks is None else str(rank)
+
+    def is_linked(self, rank: int, host: str) -> bool:
+        """Whether the clock of a rank on a host can be compared with the reference's."""
+        return host not in self.unlinked if self.of_ranks is None else self.of_ranks.is_linked(rank)
+
+    def doubts(self, ranks: Sequence[int], hosts: Sequence[str]) -> Int64:
+        """As `residuals`, of ranks on these hosts, which no trace may name; shape (len(ranks),), ns."""
+        return self.residuals(hosts) if self.of_ranks is None else self.of_ranks.residuals(ranks)
 
     def residuals(self, hosts: Iterable[str]) -> Int64:
         """Doubt about each host's clock in a comparison among `hosts`, shape (len(hosts),), ns.
@@ -81,8 +140,6 @@ class ClockFit(Struct, frozen=True, kw_only=True):
         UNKNOWN_NS for an unlinked host, unless all the others are of its island, too.
         """
         hosts = list(hosts)
-        if self.of_ranks is not None:
-            return np.full(len(hosts), self.of_ranks.residual_ns)
         if len(set(hosts)) == 1 and hosts[0] not in self.residual_ns:
             return np.zeros(len(hosts), dtype=np.int64)
         common = next((fit for fit in self.islands if set(hosts) <= fit.residual_ns.keys()), self)
@@ -90,13 +147,22 @@ class ClockFit(Struct, frozen=True, kw_only=True):
 
     @property
     def worst_residual_ns(self) -> int | None:
-        """Of the linked hosts; None when there is only one, whose ranks share a clock."""
+        """Of the linked hosts (or ranks); None when there is only one, whose ranks share a clock."""
         if self.of_ranks is not None:
-            return self.of_ranks.residual_ns
+            return self.of_ranks.worst_residual_ns
         return max(self.residual_ns.values()) if len(self.residual_ns) > 1 else None
 
     def _of(self, host: str) -> ClockFit:
         return next((fit for fit in self.islands if host in fit.offset_ns), self)
+
+
+def _shifted(times_ns: Int64, offset_ns: int, drift_ppm: float, at_ns: int) -> Int64:
+    shifted = times_ns - np.int64(offset_ns)
+    if not drift_ppm:
+        return shifted
+    since = (times_ns - np.int64(at_ns)).astype(np.float64)
+    moved: Int64 = shifted - np.rint(since * (drift_ppm * 1e-6)).astype(np.int64)
+    return moved
 
 
 def fit_clocks(

@@ -123,7 +123,7 @@ class _Window:
         clocks: ClockFit,
         source: RunSource | None,
     ) -> None:
-        linked = {rank: line for rank, line in members.items() if line.host not in clocks.unlinked}
+        linked = {rank: line for rank, line in members.items() if clocks.is_linked(rank, line.host)}
         self.window, self.layers, self.clocks, self.source = window, layers, clocks, source
         self.members = linked or dict(members)
         self.alone = tuple(sorted(set(members) - set(self.members)))

@@ -169,8 +169,9 @@ def make_replays(
         if plan.num_stuck:
             missing.append(_no_replay(number, Cause.CIRCULAR_WAIT, count=plan.num_stuck))
             continue
-        hosts = sorted({line.host for line in ranks.values()})
-        doubt = float(clocks.residuals(hosts).max()) if len(hosts) > 1 else 0.0
+        hosts = [line.host for line in ranks.values()]
+        several = len({clocks.clock_of(rank, host) for rank, host in zip(ranks, hosts, strict=True)}) > 1
+        doubt = float(clocks.doubts(list(ranks), hosts).max()) if several else 0.0
         windows.append(_better(program, plan, doubt))
     return (Replays(windows=tuple(windows)) if windows else None), tuple(missing)
 

@@ -106,7 +106,8 @@ def test_clocks_of_unnamed_hosts_that_differ_do_not_make_a_rank_late(tmp_path: P
         import_traces(traces, tmp_path / "run")
         analysis = analyze_run(RunReader(tmp_path / "run"), executor=executor)
     found = analysis.clocks.of_ranks
-    assert found is not None and found.residual_ns == analysis.clocks.worst_residual_ns
+    assert found is not None and (found.unlinked, found.later_ns) == ((), 0)
+    assert 0 < (analysis.clock_residual_ns or 0) < 200_000  # eight calls say no more
     for clock in found.ranks:
         assert abs(clock.offset_ns - 1000 * offsets[clock.rank]) < 10_000
     late = Counter[int]()
