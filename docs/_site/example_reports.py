@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tempfile
@@ -25,6 +26,11 @@ def example_reports() -> dict[str, str]:
         _perfscope("compare", *runs, "-o", str(folder / "study"))
         pages["compare.html"] = (folder / "study" / "compare.html").read_text(encoding="utf-8")
     return pages
+
+
+def with_links(markdown: str) -> str:
+    """A page whose `examples/gpt2.html` are links: those reports are in the site alone."""
+    return re.sub(r"`(examples/[\w-]+\.html)`", r"[`\1`](\1)", markdown)
 
 
 def _perfscope(*arguments: str) -> None:

@@ -11,7 +11,7 @@ from mkdocs.structure.files import File, Files
 sys.path.insert(0, str(Path(__file__).parent))
 
 from command_pages import command_pages
-from example_reports import example_reports
+from example_reports import example_reports, with_links
 from notebook_pages import notebook_page
 
 ROOT = Path(__file__).parents[2]
@@ -42,7 +42,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def on_page_markdown(markdown: str, **_: object) -> str:
     """Links to files of the root lead to their copies in the site, links to notebooks to their pages."""
-    markdown = markdown.replace(".ipynb)", ".md)")
+    markdown = with_links(markdown).replace(".ipynb)", ".md)")
     markdown = markdown.replace("](../action.yml", "](action.yml")
     for name, page in ROOT_DOCUMENTS.items():
         markdown = markdown.replace(f"](../{name}.md", f"]({page}").replace(f"]({name}.md", f"]({page}")

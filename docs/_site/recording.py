@@ -35,7 +35,7 @@ from pictures import IMAGES
 ROOT = Path(__file__).parents[2]
 WIDTH, HEIGHT = 100, 30
 MOST_WAIT_S = 1.5
-READING_S = 8.0  # after a command
+READING_S = 5.0  # after a command
 MOST_FRAMES = 70
 ROW, COLUMN = 18, 8.43  # pixels
 COMMANDS = (

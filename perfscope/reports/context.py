@@ -60,9 +60,12 @@ def _devices(analysis: RunAnalysis) -> list[str]:
         kinds = sorted(set(names))
         return [f"{names.count(kind)} x {kind}" if len(names) > 1 else kind for kind in kinds]
     machine = analysis.machine
-    records = machine.topologies.values() if machine is not None else ()
+    topologies = machine.topologies if machine is not None else {}
+    # A host that only launched the ranks is described, too.
+    hosts = {rank.host for rank in analysis.ranks if rank.host} or topologies.keys()
+    records = [topologies[host] for host in hosts if host in topologies]
     cpus = [int(record.logical_cpus) for record in records if record.logical_cpus]
-    return [counted(sum(cpus), "CPU")] if cpus and len(cpus) == len(records) else []
+    return [counted(sum(cpus), "CPU")] if cpus and len(cpus) == len(hosts) else []
 
 
 def _versions(analysis: RunAnalysis) -> list[str]:

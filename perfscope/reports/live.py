@@ -10,6 +10,7 @@ from perfscope.messages.hangs import seconds_text
 from perfscope.messages.lists import counted, listed
 from perfscope.reports.display import visible
 from perfscope.reports.terminal import Style, cells, head, pad
+from perfscope.reports.values import Unit, format_value
 
 _TITLES = ("Rank", "Host", "Steps", "Step", "Samples/s", "Last step", "")
 _RIGHT = (0, 2, 3, 4, 5)  # columns of numbers
@@ -103,10 +104,16 @@ def _row(rank: LiveRank) -> tuple[str, ...]:
         visible(rank.host),
         units.format_count(rank.steps),
         units.format_ns(rank.step_ns),
-        units.format_count(rank.samples_per_s),
+        _rate(rank.samples_per_s),
         units.MISSING if rank.age_s is None else f"{seconds_text(rank.age_s)} ago",
         state,
     )
+
+
+def _rate(samples_per_s: float | None) -> str:
+    """Three digits; of slow training the two that count, never 0."""
+    is_slow = samples_per_s is not None and samples_per_s < 1
+    return format_value(Unit.FACTOR if is_slow else Unit.SAMPLES, samples_per_s)
 
 
 def _trend(trend: float | None) -> str:
@@ -146,7 +153,7 @@ def _speed(run: LiveRun) -> Iterator[str]:
     yield f"step {max(rank.steps for rank in run.ranks):,}"
     yield f"{units.format_ns(run.step_ns)} a step{f' ({trend})' if trend else ''}"
     if run.samples_per_s is not None:
-        yield f"{units.format_count(run.samples_per_s)} samples/s"
+        yield f"{_rate(run.samples_per_s)} samples/s"
     if len(run.ranks) > 1:
         yield f"slowest rank {slowest.rank}"
 

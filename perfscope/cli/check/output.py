@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from perfscope.cli.check.options import STDOUT
-from perfscope.cli.output import discard_stdout, print_result
+from perfscope.cli.output import discard_stdout, notice, print_result
 from perfscope.errors import PerfscopeError
 from perfscope.messages.lists import counted
 from perfscope.reports.display import visible
@@ -24,8 +24,11 @@ if TYPE_CHECKING:
 
 
 def say(text: str) -> None:
-    """A line on stderr."""
-    say_plainly(f"perfscope: {visible(text, 600)}")
+    """A message on stderr, on a terminal folded to its width; see `say_plainly`."""
+    try:
+        notice(visible(text, 600))
+    except OSError:
+        _discard_stderr()
 
 
 def say_plainly(text: str) -> None:

@@ -128,6 +128,14 @@ def test_the_live_line_has_speed_hangs_and_load() -> None:
     assert live_line(replace(many, samples_per_s=None), NOW).endswith("75 s; and 3 more")
 
 
+def test_slow_training_has_digits_where_its_rate_is_below_one() -> None:
+    for rate, text in ((0.0031, "0.0031"), (0.49, "0.49"), (1.95, "1.95"), (1234.5, "1,234"), (None, "–")):
+        one = replace(rank(0, 2_000 * MS), samples_per_s=rate)
+        assert f" {text} " in shown(one)
+        if rate is not None:
+            assert f" {text} samples/s" in live_line(replace(live_run(one), samples_per_s=rate), NOW)
+
+
 def test_a_rank_without_a_first_step_is_silent_for_as_long_as_it_is_known_to_be() -> None:
     silent = replace(rank(0, None, hangs=True), silent_s=700.0)
     assert "rank 0 has not made a first step for 11 min" in live_line(live_run(silent, hosts=()), NOW)

@@ -41,6 +41,7 @@ from tests.support.synthetic_machine import (
     vm_machine,
     wave,
 )
+from tests.support.synthetic_topology import topology_record
 from tests.unit.reports.test_golden import check, scrub
 from tests.unit.reports.test_html import Page
 from tests.unit.reports.test_synthetic import synthetic_analysis, synthetic_timeline
@@ -419,6 +420,23 @@ def test_json_holds_everything_analysis_found_of_the_machine() -> None:
 
 def test_json_of_a_run_without_a_machine_says_null() -> None:
     assert build_report(with_machine(None), None).document["machine"] is None
+
+
+def test_the_headline_counts_the_cpus_of_hosts_with_ranks() -> None:
+    """Also where the launcher's host was described, such as that of an emulated cluster."""
+    analysis = with_machine(None)
+    hosts = {rank.host for rank in analysis.ranks if rank.host}
+
+    def cpus(*names: str) -> list[str]:
+        records = {name: topology_record({"host": name, "logical_cpus": 2}) for name in names}
+        machine = MachineAnalysis(hosts=names, topologies=records, clean=None, clean_reason="none")
+        found = structs.replace(analysis, machine=machine)
+        return [part for part in build_report(found, None).context if part.endswith("CPUs")]
+
+    expected = [f"{2 * len(hosts)} CPUs"]
+    assert cpus(*hosts) == expected
+    assert cpus(*hosts, "launcher") == expected
+    assert cpus("launcher") == []  # how many the ranks have is not known
 
 
 def test_a_machine_of_which_nothing_but_its_name_is_known_still_reports() -> None:
