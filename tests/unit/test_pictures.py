@@ -22,8 +22,17 @@ sys.path.insert(0, str(ROOT / "docs" / "_site"))
 from kept_runs import KEPT, fingerprint, first_screen, unpack  # noqa: E402
 
 from perfscope.cli.main import cli  # noqa: E402
+from perfscope.rundir.inventory import take_inventory  # noqa: E402
+from perfscope.rundir.seal import FILES, damage, is_intact  # noqa: E402
 
 MADE = json.loads((IMAGES / "pictures.json").read_text(encoding="utf-8"))
+
+
+# What tells of the machine: docs/_site/keep.py replaces it.
+OF_MACHINES = re.compile(
+    r"/(?:home|opt|root)/|/work\b|/tmp/pytest|-fc-v|GPU-(?!0{8}-0{4}-0{4}-0{4}-)[0-9a-f]{8}-"
+    r"|\b(?!02:00:)(?:[0-9a-f]{2}:){5}[0-9a-f]{2}\b|\"commit\": ?\"",
+)
 
 
 def referenced() -> set[str]:
@@ -52,6 +61,27 @@ def test_each_picture_is_made_of_kept_runs_as_they_are() -> None:
         assert all(recorded[run] == digest for run, digest in made["runs"].items())
 
 
+@pytest.mark.parametrize("run", sorted(path.name[:-7] for path in KEPT.iterdir()))
+def test_a_kept_run_tells_nothing_of_the_machine_and_is_whole(run: str, tmp_path: Path) -> None:
+    """Every checksum is right, and the inventory names what is there."""
+    folder = unpack(run, tmp_path)
+    for path in (path for path in folder.rglob("*") if path.is_file()):
+        data = path.read_bytes()
+        assert not OF_MACHINES.findall(data.decode()), path.name
+        if path.suffix != ".json":
+            continue
+        assert is_intact(data, path.name) in (True, None), path.name
+        for name, seal in json.loads(data).get(FILES, {}).items():
+            assert damage(seal, (path.parent / name).read_bytes()) is None, name
+    inventory = json.loads((folder / "run.json").read_text("utf-8"))["inventory"]
+    assert inventory == take_inventory(folder, is_still=True)
+
+
+@pytest.mark.parametrize("name", ["recording.cast", "recording.svg", "terminal.svg", "top.svg"])
+def test_a_terminal_that_is_shown_tells_nothing_of_the_machine(name: str) -> None:
+    assert not OF_MACHINES.findall((IMAGES / name).read_text(encoding="utf-8"))
+
+
 @pytest.mark.parametrize("run", ["two-hosts", pytest.param("gpt2", marks=pytest.mark.slow)])
 def test_a_picture_says_what_the_report_says_today(
     run: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -59,7 +89,9 @@ def test_a_picture_says_what_the_report_says_today(
     """Another verdict, action or step: `make pictures`."""
     says = {tuple(made["says"]) for made in MADE.values() if list(made["runs"]) == [run]}
     cli.main(["report", str(unpack(run, tmp_path)), "--json"], standalone_mode=False)
-    assert says == {tuple(first_screen(capsys.readouterr().out))}
+    text = capsys.readouterr().out
+    assert says == {tuple(first_screen(text))}
+    assert "damaged" not in text
 
 
 @pytest.mark.parametrize("name", ["recording.svg", "terminal.svg", "top.svg"])
