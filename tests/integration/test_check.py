@@ -166,7 +166,7 @@ def test_a_run_is_not_compared_with_itself_in_the_baseline(tmp_path: Path) -> No
     keep(tmp_path, "b.json", *runs)
     done = check("--baseline", "b.json", "--name", "cnn", *runs, cwd=tmp_path)
     assert done.returncode == 3, done.stdout
-    assert "6 runs are in b.json, too" in done.stderr
+    assert "6 runs in b.json as well: judged, not compared with themselves" in done.stderr
 
 
 def test_pin_heap_gives_both_sides_the_same_heap(tmp_path: Path) -> None:

@@ -222,6 +222,7 @@ def test_options_are_kept_with_the_run_and_reach_the_probe(tmp_path: Path) -> No
         "windows": 7,
         "steps_per_window": 2,
         "layer_counters": False,
+        "allocations": False,
         "trace": True,
         "samples_per_step": 96,
         "hang_after_s": 60.0,

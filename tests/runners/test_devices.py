@@ -5,14 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
 
 from perfscope.runners.config import BenchConfig, BenchError
-from perfscope.runners.frameworks.registry import FRAMEWORKS
-from perfscope.runners.frameworks.request import framework_run
 from perfscope.runners.schemes.registry import SCHEMES
 from perfscope.runners.world import check_devices, choose_device
 
@@ -45,13 +42,6 @@ def test_nccl_needs_gpus(without_gpu: None, monkeypatch: pytest.MonkeyPatch) -> 
     check_devices(config, 1)
     with pytest.raises(BenchError, match="2 ranks on this host, but 1 GPUs"):
         check_devices(replace(config, device="cuda"), 2)
-
-
-@pytest.mark.parametrize("framework", FRAMEWORKS, ids=lambda framework: framework.name)
-def test_frameworks_say_that_they_train_on_cpus(framework: Any) -> None:
-    settings = {"model": "lenet", "device": "cuda"}
-    with pytest.raises(BenchError, match="--device can only be cpu; leave it out"):
-        framework_run(framework, settings, default_learning_rate=lambda _: 0.1, threads=lambda _: 1)
 
 
 @pytest.mark.slow
