@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -109,7 +108,6 @@ def command(
         raise RunDirectoryError(_too_few(len(entries), len(places_found)))
     study = analyze(entries, by=by, mode=mode, reference=wanted, lost=lost, rank_by=rank_by)
     del entries
-    gc.collect()
     from perfscope.reports.study.build import build_study_report
 
     report = build_study_report(study, started, timelines)
@@ -266,7 +264,6 @@ def _read(
         if start is not None:
             started[located.name] = start
         entries.append(entry)
-        gc.collect()
     _clear(show_progress)
     return entries, started, timelines
 

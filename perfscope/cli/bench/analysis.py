@@ -5,7 +5,6 @@ The one place where runners meet analysis; nothing is computed here.
 
 from __future__ import annotations
 
-import gc
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,8 +71,6 @@ def finished_run(run_dir: Path) -> Finished:
         raise RunDirectoryError(f"{run_dir} holds no result of a bench run: no rank came to its end")
     figures = {**figures_of(analysis.bench), **disturbed(analysis.machine)}
     finished = Finished(scheme=scheme.document, figures=figures)
-    del analysis, reader
-    gc.collect()
     return finished
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -49,8 +48,6 @@ def figures_of_run(run_dir: Path) -> dict[str, Any]:
         "peak_rss_bytes": max((record.peak_rss_bytes or 0 for record in records.values()), default=0) or None,
         "missing": {figure_text(entry): cause_text(entry) for entry in analysis.missing},
     }
-    del analysis, reader
-    gc.collect()
     return figures
 
 
