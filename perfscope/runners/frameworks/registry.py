@@ -17,7 +17,7 @@ class Framework:
 
     Attributes:
         name: for `--framework`.
-        summary: one line: how it trains, on one process and on several; shown beside its speed.
+        summary: one line: how it trains, on one process and on several (`{backend}`: what moves gradients).
         program: file of its program, beside this one.
         modules: that its Python must be able to import.
         distributions: packages that may hold it; the first that is installed tells the version.
@@ -54,8 +54,8 @@ class Framework:
 def _keras(backend: str, module: str, *, meeting: str, one_process_because: str = "") -> Framework:
     how = {
         "tensorflow": "fit, compiled by XLA",
-        "jax": "fit, compiled by XLA; several processes: keras.distribution.DataParallel over gloo",
-        "torch": "fit, eager; several processes: a loop with DistributedDataParallel over gloo",
+        "jax": "fit, compiled by XLA; several processes: keras.distribution.DataParallel over {backend}",
+        "torch": "fit, eager; several processes: a loop with DistributedDataParallel over {backend}",
     }
     return Framework(
         name=f"keras-{backend}",
@@ -75,7 +75,7 @@ def _keras(backend: str, module: str, *, meeting: str, one_process_because: str 
 FRAMEWORKS: tuple[Framework, ...] = (
     Framework(
         name=FrameworkName.TORCH.value,
-        summary="PyTorch: eager; several processes: DistributedDataParallel over gloo",
+        summary="PyTorch: eager; several processes: DistributedDataParallel over {backend}",
         program="train_torch.py",
         modules=("torch",),
         distributions=("torch",),
@@ -103,7 +103,7 @@ FRAMEWORKS: tuple[Framework, ...] = (
     _keras("torch", "torch", meeting="torch"),
     Framework(
         name=FrameworkName.JAX.value,
-        summary="JAX: jit, compiled by XLA; several processes: shard_map with pmean over gloo",
+        summary="JAX: jit, compiled by XLA; several processes: shard_map with pmean over {backend}",
         program="train_jax.py",
         modules=("jax", "jaxlib"),
         distributions=("jax",),
@@ -124,7 +124,7 @@ FRAMEWORKS: tuple[Framework, ...] = (
     ),
     Framework(
         name=FrameworkName.HOROVOD.value,
-        summary="PyTorch: eager, with Horovod's DistributedOptimizer over gloo",
+        summary="PyTorch: eager, with Horovod's DistributedOptimizer over {backend}",
         program="train_horovod.py",
         modules=("torch", "horovod"),
         distributions=("horovod",),

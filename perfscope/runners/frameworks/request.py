@@ -43,9 +43,7 @@ class FrameworkRun:
     @property
     def summary(self) -> str:
         """How the framework trains on this device."""
-        return (
-            self.framework.summary.replace("gloo", "NCCL") if self.device == CUDA else self.framework.summary
-        )
+        return self.framework.summary.format(backend="NCCL" if self.device == CUDA else "gloo")
 
     @property
     def labels(self) -> dict[str, str]:
