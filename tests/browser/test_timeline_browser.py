@@ -245,6 +245,7 @@ def test_a_finding_leads_to_its_spans_and_its_layer_and_back(browser: Browser, r
     whole = browser.view()
     link = browser.find(".finding a.jump")
     assert link.text == "Show in the timeline"
+    browser.js("arguments[0].scrollIntoView({block: 'center', behavior: 'instant'})", link)
     link.click()
     browser.until(lambda: browser.js("return location.hash").startswith("#timeline&"))
     browser.until(lambda: browser.js("return document.getElementById('tl-search').value"))
