@@ -15,18 +15,8 @@ _SPEED = (
     *("throughput_tokens_per_s", "tokens_per_step", "uneven_mean_ns"),
 )
 _OF_STEPS = (
-    *("step_ns", "overhead_ratio", "whole_run", "phases", "loading", "file_io", *_SPEED),
-    *(
-        "page_faults",
-        "machine",
-        "findings",
-        "bench",
-        "remarks",
-        "traced_ratio",
-        "unlike_windows",
-        "self_checks",
-        *_CAUSES,
-    ),
+    *("step_ns", "overhead_ratio", "whole_run", "phases", "loading", "file_io", "page_faults", *_SPEED),
+    *("machine", "findings", "bench", "remarks", "traced_ratio", "unlike_windows", "self_checks", *_CAUSES),
     "flops_utilization",
 )
 _OF_WINDOWS = (

@@ -10,8 +10,6 @@ from perfscope.analysis.loading.results import RankLoading
 from perfscope.analysis.source import RunSource
 from perfscope.rundir.storage_records import FileSums, SlowFile
 
-_ABOVE = "MPI-IO"  # its calls are made of those of other modules
-
 
 class InputReads(Struct, frozen=True, kw_only=True):
     """A rank's waiting for its data loader, beside the file I/O of the loader's workers; all of the run.
@@ -60,7 +58,7 @@ def file_io_of(source: RunSource, loading: Sequence[RankLoading]) -> FileIo | No
 
 def _input(loading: RankLoading, rows: Sequence[FileSums]) -> InputReads | None:
     of_workers = [
-        row for row in rows if row.rank == loading.rank and row.worker is not None and row.module != _ABOVE
+        row for row in rows if row.rank == loading.rank and row.worker is not None and not row.is_beneath_too
     ]
     if not of_workers:
         return None

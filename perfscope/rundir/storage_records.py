@@ -28,6 +28,11 @@ class FileSums(PartialRow, frozen=True):
     write_ns: Nanoseconds = 0
     meta_ns: Nanoseconds = 0
 
+    @property
+    def is_beneath_too(self) -> bool:
+        """Whether its calls are counted once more in the module beneath it."""
+        return self.module == "MPI-IO"
+
 
 class SlowFile(PartialRow, frozen=True):
     """A file with much time in its calls, of POSIX and STDIO; as in FileSums."""

@@ -20,10 +20,9 @@ from msgspec import Struct
 from perfscope.collectors.ceilings.child import ChildResult, run_child
 from perfscope.errors import PerfscopeError, RunDirectoryError, TraceError
 from perfscope.rundir import layout
-from perfscope.rundir.files import replacing
 from perfscope.rundir.reader import RunReader
-from perfscope.rundir.seal import sealed
 from perfscope.rundir.storage_records import DarshanRecord, FileSums, SlowFile
+from perfscope.rundir.writer import write_json
 
 _SUMS = Path(__file__).with_name("sums.py")
 _LIMIT_S, _MEMORY_BYTES = 120.0, 8 << 30
@@ -83,8 +82,8 @@ def import_logs(run_dir: Path, paths: Sequence[Path]) -> ImportedLogs:
         raise TraceError(f"no log is of this run: {left_out[0][0]}: {left_out[0][1]}")
     slowest.sort(key=lambda file: -(file.read_ns + file.write_ns + file.meta_ns))
     record = DarshanRecord(logs=tuple(used), rows=tuple(rows), slowest=tuple(slowest[:_MOST_FILES]))
-    _write(run_dir, record)
-    alone = [row for row in rows if row.module != "MPI-IO"]
+    write_json(run_dir / layout.DARSHAN_JSON, msgspec.to_builtins(record))
+    alone = [row for row in rows if not row.is_beneath_too]
     return ImportedLogs(
         num_ranks=len({row.rank for row in rows if row.rank is not None and row.worker is None}),
         num_workers=len({(row.rank, row.worker) for row in rows if row.worker is not None}),
@@ -156,11 +155,3 @@ def _placed(row: Mapping[str, Any], by_log_rank: Mapping[int, _Process]) -> dict
     process = by_log_rank[row["rank"]]
     times = {f"{name}_ns": round(row[f"{name}_s"] * 1e9) for name in ("read", "write", "meta")}
     return {**row, **times, "rank": process.rank, "worker": process.worker}
-
-
-def _write(run_dir: Path, record: DarshanRecord) -> None:
-    try:
-        with replacing(run_dir / layout.DARSHAN_JSON) as file:
-            file.write(sealed(msgspec.json.encode(record).decode(), layout.DARSHAN_JSON).encode())
-    except OSError as error:
-        raise RunDirectoryError(f"{run_dir} cannot be written: {error.strerror or error}") from error

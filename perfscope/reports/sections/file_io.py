@@ -19,7 +19,7 @@ def file_io_blocks(file_io: FileIo) -> tuple[Block, ...]:
 
 def file_io_lead(file_io: FileIo) -> str:
     """How much was read and written, and of the rank that waits longest, how long its workers read."""
-    alone = [row for row in file_io.rows if row.module != "MPI-IO"]
+    alone = [row for row in file_io.rows if not row.is_beneath_too]
     read, written = (sum(getattr(row, name) for row in alone) for name in ("read_bytes", "written_bytes"))
     text = (
         f"By {counted(len(file_io.logs), 'log')} of Darshan, {units.format_bytes(read)} were read from files "
