@@ -20,6 +20,7 @@ from perfscope.analysis.clocks.fit import ClockFit
 from perfscope.analysis.clocks.unnamed import on_one_clock
 from perfscope.analysis.communication import LabeledCalls
 from perfscope.analysis.intervals import Int64, distinct
+from perfscope.analysis.loading.lanes import LoaderLane
 from perfscope.analysis.pipeline.results import Pipeline
 from perfscope.analysis.rank_groupings import RankGrouping, rank_groupings
 from perfscope.analysis.results import CommGroupResult
@@ -70,6 +71,7 @@ class LaneExtract(Struct, frozen=True, kw_only=True, eq=False):
     axis: NDArray[np.int32] | None = None
     group: NDArray[np.int32] | None = None
     reason: NDArray[np.int32] | None = None  # a code: why it has no layer
+    loader: LoaderLane | None = None  # of data loaders: what it has besides spans
 
 
 class StepMark(Struct, frozen=True, kw_only=True, eq=False):
@@ -105,6 +107,7 @@ class TimelineExtract(Struct, frozen=True, kw_only=True, eq=False):
     num_left_out: int  # recorded spans that neither are drawn nor follow a merged one
     resolution_ns: int  # neighbors closer and shorter than this were merged; 0 = every span as recorded
     groupings: tuple[RankGrouping, ...] = ()  # of the ranks
+    num_batches_left_out: int = 0  # of data loaders, too many to draw
 
 
 def extract_timeline(

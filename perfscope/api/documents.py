@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 def report_of(reader: RunReader, analysis: RunAnalysis) -> Report:
     """The report of a run, which every format is drawn from."""
+    from perfscope.analysis.loading.timeline import with_loaders
     from perfscope.analysis.timeline_extract import extract_timeline
     from perfscope.reports.build import build_report
 
@@ -28,6 +29,7 @@ def report_of(reader: RunReader, analysis: RunAnalysis) -> Report:
         calls=analysis.labeled_calls,
         pipeline=analysis.pipeline,
     )
+    timeline = with_loaders(timeline, reader, analysis.clocks, analysis.loading)
     return build_report(analysis, timeline)
 
 

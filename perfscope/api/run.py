@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import pyarrow as pa
 
 from perfscope.analysis.call_labels import CallLabels
+from perfscope.analysis.loading.lanes import LoaderSpans, loader_spans
 from perfscope.analysis.results import Finding, RunAnalysis
 from perfscope.analysis.run import analyze_run
 from perfscope.api.columns import build, not_installed
@@ -258,6 +259,9 @@ class Run:
         def load(rank: int, window: int) -> pa.Table:
             return labels.labeled(self.reader.timeline(rank, window), rank, window)
 
+        def loaders(rank: int) -> tuple[LoaderSpans, ...]:
+            return loader_spans(self.reader.loading(rank), self.reader.rank_records[rank].anchors)
+
         return tuple(
             TimelinePart(
                 rank=summary.rank,
@@ -269,6 +273,7 @@ class Run:
                 ),
                 load=partial(load, summary.rank, summary.window),
                 steps=tuple(summary.steps) if summary.is_marked else (),
+                loaders=partial(loaders, summary.rank),
             )
             for summary in self.reader.summaries()
         )

@@ -10,6 +10,7 @@ from msgspec import Struct
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from perfscope.analysis.loading.lanes import LoaderSpans
     from perfscope.analysis.machine.results import CounterTrack
 
 BATCH_ROWS = 16_384
@@ -26,7 +27,8 @@ class LaneName(Struct, frozen=True, kw_only=True):
 class TimelinePart(Struct, frozen=True, kw_only=True):
     """The timeline of one rank and window. `load` gives rows of schema.EXPORTED, read anew by each call.
 
-    `steps`: (number, start, end) in ns of the host's clock; () where the trace marks none.
+    `steps`: (number, start, end) in ns of the host's clock; () where the trace marks none. `loaders`: data
+    loaders of the rank over the whole run; () where it has none with workers.
     """
 
     rank: int
@@ -35,6 +37,7 @@ class TimelinePart(Struct, frozen=True, kw_only=True):
     lanes: tuple[LaneName, ...]
     load: Callable[[], pa.Table]
     steps: tuple[tuple[int, int, int], ...] = ()
+    loaders: Callable[[], tuple[LoaderSpans, ...]] = tuple
 
 
 class Writer(Protocol):

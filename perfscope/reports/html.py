@@ -36,6 +36,7 @@ SCRIPTS = (
     "timeline_data.js",
     "timeline_text.js",
     "timeline_machine.js",
+    "timeline_loader.js",
     "timeline_path.js",
     "timeline_range.js",
     "timeline_groups.js",

@@ -1,13 +1,12 @@
 """Export for ui.perfetto.dev: Chrome's JSON trace format, written as a stream.
 
-One process per rank, one thread per lane; one process per host with a track for each of its counters. Times
-are decimal microseconds with three places, counted from the run's first span so that a reader's float64 keeps
-every nanosecond.
+One process per rank, one thread per lane and per worker of a data loader (reports/perfetto_loaders.py); one
+process per host with a track for each of its counters. Times are decimal microseconds with three places,
+counted from the run's first span so that a reader's float64 keeps every nanosecond.
 """
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Sequence
 from typing import BinaryIO
@@ -16,6 +15,8 @@ from msgspec import Struct
 
 from perfscope.analysis.machine.results import CounterTrack
 from perfscope.reports.export_source import BATCH_ROWS, TimelinePart, first_start, lane_text
+from perfscope.reports.perfetto_loaders import loader_events
+from perfscope.reports.trace_events import as_json, counter_event, metadata_event, span_event
 
 # Columns that become arguments of a slice, where they are set.
 ARGUMENTS = (
@@ -75,7 +76,7 @@ def write_perfetto(
     """
     origin = first_start(parts)
     other = {"run": title, "clock": f"nanoseconds since {origin} of the traces' clock"}
-    file.write(b'{"displayTimeUnit":"ns","otherData":' + _json(other) + b',"traceEvents":[\n')
+    file.write(b'{"displayTimeUnit":"ns","otherData":' + as_json(other) + b',"traceEvents":[\n')
     spans, first, threads = 0, True, _Threads()
     seen: set[int] = set()
     for part in parts:
@@ -110,24 +111,23 @@ def counter_events(counters: Sequence[CounterTrack], origin: int) -> Iterator[by
     for track in counters:
         if track.host not in hosts:
             pid = hosts[track.host] = FIRST_HOST + len(hosts)
-            yield _metadata("process_name", pid, 0, name=f"machine · {track.host}")
-            yield _metadata("process_sort_index", pid, 0, sort_index=pid)
+            yield metadata_event("process_name", pid, 0, name=f"machine · {track.host}")
+            yield metadata_event("process_sort_index", pid, 0, sort_index=pid)
         unit, size = _SUFFIX.get(track.unit, track.unit), _SIZE.get(track.unit, 1.0)
-        head = f'{{"ph":"C","pid":{hosts[track.host]},"tid":0,"ts":'.encode()
-        name = _json(f"{track.title} ({unit})")
+        name = f"{track.title} ({unit})"
         for at, value in zip(track.t_ns, track.mean, strict=True):
             if math.isfinite(value):
-                stamp = _micros(at - origin).encode()
-                figure = _json(float(f"{value / size:.6g}"))
-                yield head + stamp + b',"name":' + name + b',"args":{"value":' + figure + b"}}"
+                yield counter_event(hosts[track.host], at - origin, name, float(f"{value / size:.6g}"))
 
 
 def _part_events(part: TimelinePart, origin: int, threads: _Threads, seen: set[int]) -> Iterator[bytes]:
     if part.rank not in seen:
         seen.add(part.rank)
         name = f"rank {part.rank}" + (f" · {part.host}" if part.host else "")
-        yield _metadata("process_name", part.rank, 0, name=name)
-        yield _metadata("process_sort_index", part.rank, 0, sort_index=part.rank)
+        yield metadata_event("process_name", part.rank, 0, name=name)
+        yield metadata_event("process_sort_index", part.rank, 0, sort_index=part.rank)
+        for loader in part.loaders():
+            yield from loader_events(part.rank, loader, origin)
     labels = {(lane.device, lane.lane): lane.label for lane in part.lanes}
     table = part.load()
     table = table.select([name for name in _COLUMNS if name in table.schema.names])
@@ -137,8 +137,8 @@ def _part_events(part: TimelinePart, origin: int, threads: _Threads, seen: set[i
             tid, new = threads.number(part.rank, device, lane)
             if new:
                 label = labels.get((device, lane)) or lane_text(device, lane)
-                yield _metadata("thread_name", part.rank, tid, name=label)
-                yield _metadata("thread_sort_index", part.rank, tid, sort_index=tid)
+                yield metadata_event("thread_name", part.rank, tid, name=label)
+                yield metadata_event("thread_sort_index", part.rank, tid, sort_index=tid)
             yield _span(row, part, tid, origin)
 
 
@@ -150,31 +150,8 @@ def _span(row: Row, part: TimelinePart, tid: int, origin: int) -> bytes:
         arguments["launched_ns_before"] = _int(row["start_ns"]) - _int(row["launch_ns"])
     arguments |= {key: row[key] for key in ARGUMENTS if row.get(key) is not None}
     start, duration = _int(row["start_ns"]) - origin, max(_int(row["dur_ns"]), 0)
-    head = f'{{"ph":"X","pid":{part.rank},"tid":{tid},"ts":{_micros(start)},"dur":{_micros(duration)},"cat":'
-    return b"".join(
-        (
-            head.encode(),
-            _json(row["kind"] or "other"),
-            b',"name":',
-            _json(row["name"] or "?"),
-            b',"args":',
-            _json(arguments),
-            b"}",
-        )
-    )
-
-
-def _metadata(kind: str, pid: int, tid: int, **arguments: object) -> bytes:
-    return _json({"ph": "M", "name": kind, "pid": pid, "tid": tid, "args": arguments})
-
-
-def _json(value: object) -> bytes:
-    return json.dumps(value, separators=(",", ":")).encode()
-
-
-def _micros(nanoseconds: int) -> str:
-    sign, size = ("-" if nanoseconds < 0 else ""), abs(nanoseconds)  # counters start before the first span
-    return f"{sign}{size // 1000}.{size % 1000:03d}"
+    texts = (row["kind"] or "other", row["name"] or "?")
+    return span_event((part.rank, tid), start, duration, texts, arguments)
 
 
 def _int(value: object) -> int:

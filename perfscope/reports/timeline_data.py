@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from perfscope.analysis.loading.lanes import NOT_KNOWN, LoaderLane
 from perfscope.analysis.timeline_extract import LaneExtract, WindowExtract
 from perfscope.reports.display import visible
 from perfscope.reports.model import Timeline
@@ -135,8 +136,25 @@ def _lane(lane: LaneExtract, numbers: NDArray[np.intp]) -> Json:
         "device": lane.device,
         "role": lane.role,
         "label": visible(lane.label),
+        "loader": None if lane.loader is None else _loader(lane.loader),
         "gap": np.diff(lane.start_ns, prepend=0).tolist(),
         "dur": lane.dur_ns.tolist(),
         "def": numbers.tolist(),
         "steps": [[int(index), int(lane.step[index])] for index in changed],
+    }
+
+
+def _loader(facts: LoaderLane) -> Json:
+    """What timeline_loader.js draws and says of a lane of a data loader; facts of spans as columns."""
+    of_spans = {"cpu": facts.cpu_ns, "queued": facts.queued_ns, "early": facts.made_ns}
+    known = {key: values for key, values in of_spans.items() if values is not None}
+    return {
+        "worker": facts.worker,
+        "folded": facts.is_folded,
+        "top": facts.top,
+        "t": facts.curve_ns.tolist(),
+        "value": facts.curve.tolist(),
+    } | {
+        key: [None if value == NOT_KNOWN else value for value in values.tolist()]
+        for key, values in known.items()
     }

@@ -33,7 +33,7 @@ class Row {
 
 class Lane {
   constructor(data, definitions) {
-    Object.assign(this, { rank: data.rank, host: data.host, device: data.device, role: data.role, label: data.label });
+    Object.assign(this, { rank: data.rank, host: data.host, device: data.device, role: data.role, label: data.label, loader: data.loader });
     const count = data.gap.length;
     this.start = new Float64Array(count);
     this.end = new Float64Array(count);
@@ -98,7 +98,7 @@ class TimelineData {
     if (!this.windows.has(index)) {
       const raw = this.raw[index];
       const lanes = raw.lanes.map((lane) => new Lane(lane, this.definitions));
-      const ends = lanes.flatMap((lane) => lane.rows.map((row) => row.end[row.end.length - 1] || 0));
+      const ends = lanes.filter((lane) => !lane.loader).flatMap((lane) => lane.rows.map((row) => row.end[row.end.length - 1] || 0));
       const steps = raw.steps.map(([rank, step, start, dur]) => ({ rank, step, start, end: start + dur }));
       const { counters, disturbed } = raw;
       const path = unpackPath(raw.path);
@@ -134,6 +134,7 @@ class TimelineData {
     if (kind === "comm") return "exposed_comm";
     if (kind === "copy") return "copy";
     if (kind === "input") return "input_wait";
+    if (kind === "loading") return "loading";
     const phase = this.phase(def);
     if (kind === "optimizer" || phase === "optimizer") return "optimizer";
     if (kind === "compute" || (kind === "annotation" && this.definitions.layer[def] >= 0)) {

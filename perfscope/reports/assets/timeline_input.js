@@ -10,7 +10,7 @@ function spanFacts(view, span) {
   const known = (value) => (value < 0 ? null : value);
   const [flops, bytes] = [known(data.definitions.flops[def]), known(data.definitions.bytes[def])];
   const step = stepAround(view, lane, lane.step[index]);
-  const facts = [["Duration", formatNs(dur)], ...otherRunFacts(view, span)];
+  const facts = [["Duration", formatNs(dur)], ...loaderFacts(lane, index, dur), ...otherRunFacts(view, span)];
   const whose = data.compared ? "its step" : `step ${lane.step[index]}`;
   if (step) facts.push([`Share of ${whose}`, formatRatio(dur / (step.end - step.start))]);
   const reason = data.word("reason", def);
@@ -31,7 +31,7 @@ function spanFacts(view, span) {
   if (bytes && dur > 0) facts.push([comm ? "Bytes / duration" : "Rate, modeled", formatSi((bytes * 1e9) / dur, "B/s")]);
   const count = data.definitions.count[def];
   if (count > 1) facts.push(["Stands for", `${formatCount(count)} merged spans`]);
-  facts.splice(2, 0, ...pathFacts(view, lane, start, start + dur));
+  if (!lane.loader) facts.splice(2, 0, ...pathFacts(view, lane, start, start + dur));
   facts.push(...disturbanceFacts(view, start, start + dur));
   return { title: data.name(def), facts };
 }
@@ -48,6 +48,7 @@ class TimelineInput {
     this.view = view;
     this.range = new TimelineRange(view);
     this.groups = new GroupChoice(view);
+    this.workers = new WorkerChoice(view);
     this.pointers = new Map();
     this.moved = 0;
     this.hintTimer = 0;
@@ -234,7 +235,7 @@ class TimelineInput {
     const { view } = this;
     view.cursor = x >= view.gutter ? view.time(x) : null;
     view.hover = view.at(x, y);
-    const tip = this.moved > 3 ? null : view.hover ? spanFacts(view, view.hover) : machineFacts(view, x, y);
+    const tip = this.moved > 3 ? null : view.hover ? spanFacts(view, view.hover) : curveFacts(view, x, y) || machineFacts(view, x, y);
     if (tip) {
       const { title, facts } = tip;
       showTip(title, facts.slice(0, 6), clientX, clientY);
@@ -327,6 +328,7 @@ class TimelineInput {
     if (name === "fit") view.show(0, view.window.dur);
     if (name === "step") this.nextStep();
     if (name === "path") this.togglePath();
+    if (name === "workers") this.workers.toggle();
     if (name === "range") this.range.toggle();
     if (name === "dense") {
       view.dense = !view.dense;
@@ -374,6 +376,7 @@ class TimelineInput {
       s: () => this.nextStep(),
       c: () => this.togglePath(),
       g: () => this.groups.next(),
+      w: () => this.workers.toggle(),
       p: () => picked && this.togglePin(picked.row.lane.rank),
       r: () => this.range.select(view.range ? null : [view.t0, view.t1]),
       Enter: () => (picked ? this.zoomTo(picked) : this.pickFirst()),

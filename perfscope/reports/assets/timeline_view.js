@@ -8,7 +8,7 @@ const MINIMAP = 12;
 const COMPACT_FROM = 1500; // pixels
 const LEGEND = [
   ["forward", "Forward"], ["backward", "Backward"], ["compute", "Other compute"],
-  ["exposed_comm", "Communication"], ["copy", "Copy"], ["input_wait", "Input"], ["optimizer", "Optimizer"],
+  ["exposed_comm", "Communication"], ["copy", "Copy"], ["input_wait", "Input"], ["loading", "Loader worker"], ["optimizer", "Optimizer"],
   ["host", "Host"], ["outline", "Step or other mark"],
 ];
 
@@ -27,6 +27,7 @@ class TimelineView {
     this.showPath = true;
     this.pinned = new Set(); // ranks on top
     this.grouping = null; // of timeline_data.js
+    this.allWorkers = false; // of data loaders, where there are many
     this.queued = false;
     this.readTheme();
     this.openWindow(0);
@@ -129,7 +130,7 @@ class TimelineView {
   // `y` below the last of the lanes, which begin at `y`.
   layOutLanes(lanes, y, hasHeading) {
     let rank = null;
-    for (const lane of lanes) {
+    for (const lane of drawnLanes(this, lanes)) {
       if (rank === null || rank.rank !== lane.rank) {
         if (rank) y += RANK_GAP;
         const isFirst = !this.ranks.length || (hasHeading && !rank);
@@ -144,7 +145,11 @@ class TimelineView {
         y += ROW;
         this.rows.push(row);
       }
-      y += Math.max(0, least - rows.length) * ROW + LANE_GAP;
+      if (hasCurve(lane)) {
+        place.curve = y;
+        y += CURVE_ROW;
+      }
+      y += Math.max(0, least - rows.length - (hasCurve(lane) ? 1 : 0)) * ROW + LANE_GAP;
       place.bottom = y - LANE_GAP;
       rank.lanes.push(place);
       this.places.set(lane, place);
@@ -253,6 +258,7 @@ class TimelineView {
       if (row.top + ROW > this.scrollTop && row.top < this.scrollTop + this.viewHeight) this.drawRow(pen, row);
     }
     drawCounters(this, pen);
+    drawLoaderCurves(this, pen);
     this.drawSteps(pen);
     drawPath(this, pen);
     this.outlineSpan(pen, this.hover, this.color.ink, 1.5);
@@ -286,6 +292,7 @@ class TimelineView {
         pen.fillStyle = this.color.ink2;
         const text = fitted(pen, place.lane.label, this.gutter - 22);
         pen.fillText(text, 12, place.top + ROW / 2 + (m ? 0 : ROW));
+        drawCurveScale(this, pen, place);
       }
     }
   }
@@ -524,6 +531,7 @@ class TimelineView {
     set.drawn = String(this.drawn);
     set.path = String(this.pathDrawn);
     set.ranks = this.ranks.map(({ rank }) => rank).join(" ");
+    set.lanes = [...this.places.keys()].map(({ label }) => label).join("|");
     set.groups = this.headings.map(({ text }) => text).join("|");
     set.hover = this.hover ? this.spanName(this.hover) : "";
     set.picked = this.picked ? this.spanName(this.picked) : "";

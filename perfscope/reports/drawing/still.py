@@ -38,11 +38,18 @@ LEGEND = (
     ("exposed_comm", "Communication"),
     ("copy", "Copy"),
     ("input_wait", "Input"),
+    ("loading", "Loader worker"),
     ("optimizer", "Optimizer"),
     ("host", "Host"),
     ("outline", "Step or other mark"),
 )
-_KIND_KEYS = {"comm": "exposed_comm", "copy": "copy", "input": "input_wait", "optimizer": "optimizer"}
+_KIND_KEYS = {
+    "comm": "exposed_comm",
+    "copy": "copy",
+    "input": "input_wait",
+    "optimizer": "optimizer",
+    "loading": "loading",
+}
 
 
 class PictureLane(Struct, frozen=True, kw_only=True, eq=False):
@@ -228,7 +235,7 @@ def picture_lanes(block: Timeline) -> list[PictureLane]:
     number, start, duration = block.focus
     window = next(w for w in block.extract.windows if w.window == number)
     ranks = shown_ranks(block, window)
-    lane_numbers = [at for at, lane in enumerate(window.lanes) if lane.rank in ranks]
+    lane_numbers = [at for at, lane in enumerate(window.lanes) if lane.rank in ranks and not _is_folded(lane)]
     group_of, headings = _groups(block)
     lane_numbers.sort(key=lambda at: group_of.get(window.lanes[at].rank, len(headings)))
     drawn = [window.lanes[at] for at in lane_numbers]
@@ -259,6 +266,10 @@ def picture_lanes(block: Timeline) -> list[PictureLane]:
             )
         )
     return lanes
+
+
+def _is_folded(lane: LaneExtract) -> bool:
+    return lane.loader is not None and lane.loader.is_folded
 
 
 def _groups(block: Timeline) -> tuple[Mapping[int, int], Sequence[str]]:

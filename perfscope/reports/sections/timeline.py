@@ -9,6 +9,7 @@ from msgspec import structs
 
 from perfscope import units
 from perfscope.analysis.critical.results import CriticalPath
+from perfscope.analysis.loading.timeline import FOLD_ROLE, QUEUE_ROLE, WORKER_ROLE
 from perfscope.analysis.machine.results import MachineAnalysis
 from perfscope.analysis.rank_groupings import HOST, RankGrouping
 from perfscope.analysis.served_layers import axis_of, decoded
@@ -37,7 +38,7 @@ def timeline_section(
         extract=extract,
         strings=tuple(visible(span_title(text), LONGEST_NAME) for text in extract.strings),
         focus=focus_step(extract),
-        caption=_what_is_drawn(extract),
+        caption=_what_is_drawn(extract) + _of_loaders(extract),
         lanes=timeline_lanes(machine, extract),
         disturbances=timeline_disturbances(machine, extract),
         paths=tuple(paths),
@@ -151,6 +152,19 @@ def _what_is_drawn(extract: TimelineExtract) -> str:
     if extract.num_left_out:
         sentences.append(f"{extract.num_left_out:,} are left out.")
     return " ".join(sentences)
+
+
+def _of_loaders(extract: TimelineExtract) -> str:
+    """How lanes of data loaders are to be read; "" where there are none."""
+    roles = {lane.role for window in extract.windows for lane in window.lanes}
+    if not roles & {QUEUE_ROLE, WORKER_ROLE}:
+        return ""
+    text = " Loader queue: when the training waited for a batch, and finished batches in the queue."
+    if FOLD_ROLE in roles:
+        text += " Of many workers those with the slowest batches are drawn; W draws all."
+    if extract.num_batches_left_out:
+        text += f" {counted(extract.num_batches_left_out, 'batch', 'batches')} of workers are left out."
+    return text
 
 
 def focus_step(extract: TimelineExtract) -> tuple[int, int, int] | None:
