@@ -19,7 +19,9 @@ input, not compute. It cannot see work of threads that the trace does not show.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -48,6 +50,7 @@ from perfscope.analysis.spans import (
     waited_from,
     whole_numbers,
 )
+from perfscope.analysis.windows import ONE_WINDOW, Line
 
 DEVICE_COLUMNS = ("start_ns", "dur_ns", "device", "lane", "kind", "phase", "launch_ns", "launch_step")
 KERNEL_WAIT_NS = 30_000  # METRICS §1: a shorter gap is the device's own launch latency
@@ -67,6 +70,12 @@ class StepTotals(Struct, frozen=True, kw_only=True):
     idle_host_wait: (
         int | None
     )  # part of idle in which the device waited for the host to launch; None: no device
+
+
+class Threads(Protocol):
+    """Whose threads have roles (satisfied by WindowFacts and Windows)."""
+
+    def lanes_with(self, *roles: str) -> list[int]: ...
 
 
 class Activity(Struct, frozen=True, kw_only=True, eq=False):
@@ -127,8 +136,8 @@ def in_steps(table: pa.Table, facts: WindowFacts) -> Mask:
     return result
 
 
-def activity(spans: Spans, facts: WindowFacts) -> Activity:
-    """Sorts a window's spans into what the step was spent on."""
+def activity(spans: Spans, facts: Threads) -> Activity:
+    """Sorts the spans of windows into what the step was spent on."""
     on_device = spans.device >= 0
     host_compute = ~on_device & (spans.kind == COMPUTE)
     main = _in_lanes(spans, facts.lanes_with("main"))
@@ -185,34 +194,52 @@ def _own_optimizer(spans: Spans, on_main: Mask) -> Intervals:
     return iv.subtract(optimizer_spans, spans.union(of_model))
 
 
-def step_totals(act: Activity, steps: tuple[StepSpan, ...], host_wait: Intervals | None) -> StepTotals:
-    """Splits the steps' time into the parts, each instant counted once.
+def step_totals(
+    act: Activity,
+    steps: Sequence[Sequence[StepSpan]],
+    host_wait: Intervals | None,
+    line: Line = ONE_WINDOW,
+) -> list[StepTotals]:
+    """Splits the time of each window's steps into the parts, each instant counted once.
 
     Args:
-        act: the window's activity.
-        steps: analyzed steps, in the trace's clock.
+        act: what the windows' time was spent on.
+        steps: analyzed steps of each window, on the line.
         host_wait: device gaps that waited for the host (`device_gaps`), or None without a device.
+        line: where the windows are.
     """
-    bounds = np.array([[step.start_ns, step.end_ns] for step in steps], dtype=np.int64).reshape(-1, 2)
-    left = iv.union(bounds[:, 0], bounds[:, 1])
-    comm = iv.length(iv.intersect(act.comm, left))
-    taken: list[int] = []
+    left = bounds_of(steps)
+    lengths = [line.lengths(left)]
+    comm = line.lengths(iv.intersect(act.comm, left))
     for _, part in act.by_precedence():
-        uncovered = iv.subtract(left, part)
-        taken.append(iv.length(left) - iv.length(uncovered))
-        left = uncovered
-    compute, optimizer_ops, exposed_comm, copy, input_wait, optimizer = taken
-    return StepTotals(
-        num_steps=len(steps),
-        compute=compute,
-        exposed_comm=exposed_comm,
-        copy=copy,
-        input_wait=input_wait,
-        optimizer=optimizer_ops + optimizer,
-        idle=iv.length(left),
-        comm=comm,
-        idle_host_wait=None if host_wait is None else iv.length(iv.intersect(left, host_wait)),
-    )
+        left = iv.subtract(left, part)
+        lengths.append(line.lengths(left))
+    waits = [None] * len(steps) if host_wait is None else line.lengths(iv.intersect(left, host_wait))
+    totals = []
+    for of_window, *of_lengths, in_comm, waited in zip(steps, *lengths, comm, waits, strict=True):
+        taken = [before - after for before, after in pairwise(of_lengths)]
+        compute, optimizer_ops, exposed_comm, copy, input_wait, optimizer = taken
+        totals.append(
+            StepTotals(
+                num_steps=len(of_window),
+                compute=compute,
+                exposed_comm=exposed_comm,
+                copy=copy,
+                input_wait=input_wait,
+                optimizer=optimizer_ops + optimizer,
+                idle=of_lengths[-1],
+                comm=in_comm,
+                idle_host_wait=waited,
+            )
+        )
+    return totals
+
+
+def bounds_of(steps: Sequence[Sequence[StepSpan]]) -> Intervals:
+    """The time of all steps."""
+    ends = [(step.start_ns, step.end_ns) for of_window in steps for step in of_window]
+    bounds = np.array(ends, dtype=np.int64).reshape(-1, 2)
+    return iv.union(bounds[:, 0], bounds[:, 1])
 
 
 def mean_breakdown(windows: Iterable[StepTotals]) -> Breakdown | None:

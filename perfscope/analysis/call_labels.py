@@ -14,13 +14,15 @@ import numpy as np
 import pyarrow as pa
 
 from perfscope.analysis import breakdown as bd
-from perfscope.analysis.communication import LabeledCall, LabeledCalls, RankComm
+from perfscope.analysis.communication import LabeledCall, LabeledCalls
 from perfscope.analysis.communication_results import row_name
 from perfscope.analysis.group_axes import NAMELESS
+from perfscope.analysis.layer_windows import add_windows
 from perfscope.analysis.layers import LAYER_COLUMNS, ModelFacts, RankLayers
 from perfscope.analysis.results import CommGroupResult
 from perfscope.analysis.source import RunSource
 from perfscope.analysis.spans import COMM, WindowFacts, spans_of, window_facts, words
+from perfscope.analysis.windows import Window, one_window
 from perfscope.rundir.schema import CALL_COLUMNS
 from perfscope.vocabulary.communication import DEFAULT_GROUP, Unattributed
 
@@ -131,11 +133,11 @@ class CallLabels:
             **facts.groups,
         }
         labels: list[LabeledCall] = []
-        comm = RankComm(labels=labels)
-        layers = RankLayers(model=ModelFacts.of(self._source.layers(facts.rank)), comm=comm)
+        layers = RankLayers(model=ModelFacts.of(self._source.layers(facts.rank)))
         spans = spans_of(table)
         act, steps = bd.activity(spans, facts), bd.analyzed_steps(spans, facts)
-        layers.add(table, spans, act, steps, bd.in_steps(table, facts), members)
+        windows = one_window(Window(facts, table, members))
+        add_windows([layers], windows, spans, act, [steps], bd.in_steps(table, facts), [labels])
         return labels
 
 

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
-import pyarrow as pa
 from msgspec import Struct, field
 
 from perfscope.analysis.intervals import Int64, distinct, distinct_pairs
 from perfscope.analysis.matching import RankCalls
 from perfscope.analysis.spans import COMM, owning_step, spans_of, waited_from, whole_numbers, words
+from perfscope.analysis.windows import Windows
 from perfscope.vocabulary.communication import DEFAULT_GROUP, UNKNOWN_GROUP
 
 COMM_COLUMNS = (
@@ -60,45 +60,46 @@ class CommRecord(Struct, eq=False):
     listed: dict[str, tuple[int, ...]] = {}  # process group -> ranks
     num_nameless: int = 0  # communication spans of which the trace does not say what they are
 
-    def add(self, table: pa.Table, rank: int, window: int, members: Mapping[str, tuple[int, ...]]) -> None:
-        """Takes in the communication of one rank and window.
-
-        Args:
-            table: COMM_COLUMNS of schema.TIMELINE.
-            rank: whose.
-            window: which.
-            members: process group name -> ranks, where the trace lists them.
-        """
-        self.listed.update(members)
+    def add(self, windows: Windows) -> None:
+        """Takes in the communication of windows; the table has COMM_COLUMNS of schema.TIMELINE."""
+        table, line = windows.table, windows.line
+        for part in windows.parts:
+            self.listed.update(part.members)
         spans = spans_of(table)
         is_comm = spans.kind == COMM
         if (is_comm & (spans.device >= 0)).any():
             is_comm &= spans.device >= 0  # the host side of a device collective is the same call again
-        launch = whole_numbers(table, "launch_ns")[is_comm]
+        window = windows.window_of_row[is_comm]
         (collective, collectives), (group, names), (dtype, dtypes) = (
             words(table, column) for column in ("collective", "group", "dtype")
         )
         collective, group, dtype = collective[is_comm], group[is_comm], dtype[is_comm]
         self.num_nameless += int((collective < 0).sum())
         numbers = {name: whole_numbers(table, name)[is_comm] for name in _NUMBERS}
-        numbers |= {"step": owning_step(table, is_comm), "launch": launch}
-        numbers |= {"waited": waited_from(spans)[is_comm]}
-        order = np.lexsort((numbers["start_ns"], numbers["seq"]))
-        present, _ = distinct_pairs(collective, group)
-        for which, name in present.tolist():
+        launch, shift = whole_numbers(table, "launch_ns")[is_comm], line.shift[window]
+        numbers |= {"start_ns": numbers["start_ns"] - shift, "waited": waited_from(spans)[is_comm] - shift}
+        numbers |= {"launch": np.where(launch >= 0, launch - shift, launch)}
+        numbers |= {"step": windows.own_steps(owning_step(table, is_comm), window)}
+        numbers |= {"lane": windows.own_lanes(numbers["lane"])}
+        kinds, kind_of = distinct_pairs(collective, group)
+        cells, cell_of = distinct_pairs(window, kind_of)
+        order = np.lexsort((numbers["start_ns"], numbers["seq"], cell_of))
+        numbers = {column: values[order] for column, values in numbers.items()}
+        ends = np.cumsum(np.bincount(cell_of, minlength=len(cells))).tolist()
+        for (index, kind), begin, end in zip(cells.tolist(), (0, *ends), ends, strict=False):
+            which, name = kinds[kind].tolist()
             if which < 0:
                 continue
-            at = order[(collective[order] == which) & (group[order] == name)]
+            facts, members = windows.parts[index].facts, windows.parts[index].members
             group_name = names[name] if name >= 0 else DEFAULT_GROUP
             key = GroupKey(collectives[which], group_name, members.get(group_name, ()))
-            sizes = distinct(numbers["group_size"][at]).tolist()
+            column = {column: values[begin:end] for column, values in numbers.items()}
+            sizes = distinct(column["group_size"]).tolist()
             is_open = is_unknown(group_name) and len(sizes) > 1  # calls on several groups
             size = 0 if is_open else max(*sizes, len(key.members), 0)
-            column = {column: values[at] for column, values in numbers.items()}
-            entry = GroupCalls(
-                size=size, dtypes={dtypes[code] for code in dtype[at].tolist() if code >= 0}, ranks={rank}
-            )
-            entry.windows[window].append(_calls(rank, key.collective, column, size))
+            of_dtypes = {dtypes[code] for code in dtype[order[begin:end]].tolist() if code >= 0}
+            entry = GroupCalls(size=size, dtypes=of_dtypes, ranks={facts.rank})
+            entry.windows[facts.window].append(_calls(facts.rank, key.collective, column, size))
             self.groups[key].merge(entry, is_unknown=is_unknown(group_name))
 
     def merge(self, later: CommRecord) -> None:

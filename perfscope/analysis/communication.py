@@ -22,30 +22,14 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
-import pyarrow as pa
 from msgspec import Struct, field
 
-from perfscope.analysis.breakdown import Activity
 from perfscope.analysis.buckets import Bucket, LayerParams, match_buckets
 from perfscope.analysis.group_axes import EXCHANGES, CommGroup, GroupUse
 from perfscope.analysis.intervals import Int64, distinct, distinct_pairs, one_of
-from perfscope.analysis.recorded_buckets import RecordedBuckets, recorded_buckets
-from perfscope.analysis.served_layers import Boundary, served_layers
-from perfscope.analysis.spans import (
-    FORWARD,
-    Mask,
-    Spans,
-    StepSpan,
-    words,
-)
-from perfscope.analysis.window_calls import (
-    POINT_TO_POINT,
-    WindowCalls,
-    calls_of,
-    groups_of,
-    rows_of,
-    with_axes,
-)
+from perfscope.analysis.served_layers import Boundary
+from perfscope.analysis.spans import FORWARD
+from perfscope.analysis.window_calls import POINT_TO_POINT, WindowCalls, WindowComm
 from perfscope.vocabulary.communication import Unattributed
 
 COMMUNICATION_COLUMNS = (
@@ -55,7 +39,6 @@ COMMUNICATION_COLUMNS = (
 )
 _OF_OBJECTS = ("all_gather", "gather", "broadcast", "scatter")
 _REDUCTIONS = ("all_reduce", "reduce_scatter")
-_UNIT_RANGES = ("FSDP::all_gather", "FullyShardedDataParallel.")  # of FSDP2 and FSDP1
 
 
 class CommCell(NamedTuple):
@@ -122,38 +105,15 @@ class RankComm(Struct):
         """That communicate."""
         return {cell.layer for cell in self.cells if cell.layer is not None}
 
-    def add_window(
-        self,
-        table: pa.Table,
-        spans: Spans,
-        act: Activity,
-        steps: Sequence[StepSpan],
-        in_steps: Mask,
-        model: ModelParams,
-        members: Mapping[str, tuple[int, ...]],
-    ) -> None:
+    def add_window(self, comm: WindowComm, model: ModelParams) -> None:
         """Divides the communication of one window.
 
         Args:
-            table: COMMUNICATION_COLUMNS.
-            spans: the same rows.
-            act: the window's activity.
-            steps: analyzed steps.
-            in_steps: shape (n,), spans that belong to one of them.
+            comm: the window's.
             model: of the rank.
-            members: process group name -> ranks, where that is known.
         """
-        rows = rows_of(spans, steps)
-        if not len(rows):
-            return
-        groups, group_of = groups_of(table, rows, members)
-        layer, layers = words(table, "layer")
-        recorded = recorded_buckets(table, spans)
-        served = served_layers(table, spans)
-        calls = calls_of(table, spans, act, steps, in_steps, rows, group_of, layer, recorded, served)
-        calls = calls.at(np.flatnonzero((calls.exposed > 0) | (calls.hidden > 0) | (calls.step >= 0)))
-        groups, calls = with_axes(groups, calls, served)
-        self._note_uses(calls, groups, layers, has_units=_has_units(table))
+        calls, groups, layers, served = comm.calls, comm.groups, comm.layers, comm.served
+        self._note_uses(calls, groups, layers, has_units=comm.has_units)
         for row in np.flatnonzero(calls.served >= 0).tolist():
             mark = int(calls.served[row])
             boundary = served.boundaries[mark]
@@ -178,7 +138,7 @@ class RankComm(Struct):
             at = np.flatnonzero(chosen)
             # Not by start: two threads of a backend may begin the calls of a group in another order.
             in_order = outside.at(at[np.argsort(outside.asked[at], kind="stable")])
-            self._add_step(in_order, groups, model, recorded)
+            self._add_step(in_order, groups, model, comm)
 
     def _note_uses(
         self, calls: WindowCalls, groups: Sequence[CommGroup], layers: Sequence[str], *, has_units: bool
@@ -220,14 +180,14 @@ class RankComm(Struct):
                 self.labels.append(LabeledCall(row, cell, 1.0))
 
     def _add_step(
-        self, calls: WindowCalls, groups: Sequence[CommGroup], model: ModelParams, recorded: RecordedBuckets
+        self, calls: WindowCalls, groups: Sequence[CommGroup], model: ModelParams, comm: WindowComm
     ) -> None:
         """Calls of one step and group that were made in no layer, in the order in which they were queued."""
         reduces = np.flatnonzero((calls.collective == "all_reduce") & ~calls.early)
         num_ranks = groups[int(calls.group[0])].size
         buckets, no_buckets = _buckets(calls.elements[reduces], model, num_ranks)
         if no_buckets is not None and (calls.reduction[reduces] >= 0).any():
-            buckets, no_buckets = _recorded(calls.at(reduces), recorded)
+            buckets, no_buckets = _recorded(calls.at(reduces), comm)
         bucket_of: dict[int, Mapping[str, int] | None] = dict(zip(reduces.tolist(), buckets, strict=False))
         bucket_of |= _handed_around(calls, model, num_ranks)
         carries_gradients = (calls.reduction[reduces] >= 0) & (calls.elements[reduces] > 1)
@@ -241,7 +201,7 @@ class RankComm(Struct):
                 self._add_shared(calls, row, groups, bucket)
             else:
                 reason = _reason(calls, row, model, is_ddp=is_ddp, no_buckets=no_buckets)
-                if not recorded.layers and reason is Unattributed.OUTSIDE_LAYERS:
+                if not comm.has_layers and reason is Unattributed.OUTSIDE_LAYERS:
                     reason = Unattributed.NO_LAYERS
                 self._add_row(calls, row, groups, reason)
 
@@ -319,13 +279,11 @@ def _buckets(
     return (buckets, None) if buckets is not None else ((), Unattributed.NO_BUCKETS)
 
 
-def _recorded(
-    reduces: WindowCalls, recorded: RecordedBuckets
-) -> tuple[Sequence[Bucket | None], Unattributed | None]:
+def _recorded(reduces: WindowCalls, comm: WindowComm) -> tuple[Sequence[Bucket | None], Unattributed | None]:
     """What the all-reduces of a step carry by the gradients before them, and why some do not say."""
     pairs = zip(reduces.reduction.tolist(), reduces.in_bytes.tolist(), strict=True)
-    buckets = [recorded.bucket(number, size) if number >= 0 else None for number, size in pairs]
-    if not recorded.layers:
+    buckets = [comm.recorded.bucket(number, size) if number >= 0 else None for number, size in pairs]
+    if not comm.has_layers:
         return buckets, Unattributed.NO_LAYERS
     return buckets, Unattributed.NO_BUCKETS
 
@@ -374,8 +332,3 @@ def _carries_buffers(calls: WindowCalls, row: int, model: ModelParams) -> bool:
     """A broadcast of all running means and variances at once, or of all counts of batches."""
     sizes = (2 * sum(model.norm.values()), len(model.norm)) if model.norm else ()
     return bool(calls.collective[row] == "broadcast" and calls.elements[row] in sizes)
-
-
-def _has_units(table: pa.Table) -> bool:
-    _, names = words(table, "name")
-    return any(name.startswith(_UNIT_RANGES) for name in names)

@@ -215,13 +215,17 @@ def apart(group: Int64, start: Int64, end: Int64) -> tuple[Int64, int]:
     return np.arange(num) * stride - first, stride
 
 
-def shares_of(intervals: Intervals, start: Int64, end: Int64) -> NDArray[np.float64]:
+def shares_of(
+    intervals: Intervals, start: Int64, end: Int64, begins: Sequence[int] | Int64 = ()
+) -> NDArray[np.float64]:
     """Divides `intervals` among the spans that cover them, evenly where several do.
 
     Args:
         intervals: to be divided.
         start: shape (n,), ns.
         end: shape (n,), ns.
+        begins: times that no span is open at, ascending: sums begin anew there, so that spans before such a
+            time do not change how those behind it are rounded.
 
     Returns:
         Shape (n,), ns. Their sum is the part of `intervals` under any span, but for rounding.
@@ -234,7 +238,9 @@ def shares_of(intervals: Intervals, start: Int64, end: Int64) -> NDArray[np.floa
     opened = np.bincount(first, minlength=len(times)) - np.bincount(last, minlength=len(times))
     num_open = np.cumsum(opened)[:-1]
     each = np.diff(covered_before(intervals, times)) / np.maximum(num_open, 1)
-    total = np.concatenate((np.zeros(1), np.cumsum(np.where(num_open > 0, each, 0.0))))
+    shared = np.where(num_open > 0, each, 0.0)
+    at = np.maximum(np.searchsorted(times, np.asarray(begins, np.int64)) - 1, 0)
+    total = np.concatenate((np.zeros(1), *map(np.cumsum, np.split(shared, at))))
     shares: NDArray[np.float64] = total[last] - total[first]
     return shares
 

@@ -17,31 +17,15 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-import pyarrow as pa
 from msgspec import Struct, field
-from numpy.typing import NDArray
 
-from perfscope.analysis import intervals as iv
-from perfscope.analysis.breakdown import Activity
 from perfscope.analysis.buckets import LayerParams
 from perfscope.analysis.communication import COMMUNICATION_COLUMNS, ModelParams, RankComm
 from perfscope.analysis.communication_record import RunComm
 from perfscope.analysis.communication_results import missing_of
 from perfscope.analysis.counter_results import LayerCounters
-from perfscope.analysis.intervals import distinct, one_of
 from perfscope.analysis.missing import Missing, missing_figure
 from perfscope.analysis.results import Communication, LayerResult, LayerTimes
-from perfscope.analysis.spans import (
-    ANNOTATION,
-    BACKWARD,
-    COMPUTE,
-    FORWARD,
-    Mask,
-    Spans,
-    StepSpan,
-    whole_numbers,
-    words,
-)
 from perfscope.rundir.records import LayersRecord
 from perfscope.vocabulary.causes import Cause
 from perfscope.vocabulary.communication import Unattributed
@@ -136,7 +120,7 @@ def _counts(shapes: Sequence[Sequence[int]]) -> tuple[int, ...]:
 
 
 class RankLayers(Struct):
-    """Layers of one rank, window by window."""
+    """Layers of one rank, to which `layer_windows` adds its windows."""
 
     model: ModelFacts
     sums: dict[str, _LayerSums] = field(default_factory=lambda: defaultdict(_LayerSums))
@@ -145,94 +129,7 @@ class RankLayers(Struct):
     num_shaped_steps: int = 0  # of windows that were recorded with the shapes of operators' inputs
     comm: RankComm = field(default_factory=RankComm)
 
-    def add(
-        self,
-        table: pa.Table,
-        spans: Spans,
-        act: Activity,
-        steps: Sequence[StepSpan],
-        in_steps: Mask,
-        members: Mapping[str, tuple[int, ...]],
-    ) -> None:
-        """Takes in one window.
-
-        Args:
-            table: LAYER_COLUMNS.
-            spans: the same rows.
-            act: the window's activity.
-            steps: analyzed steps of the window.
-            in_steps: shape (n,), spans that start in one of them.
-            members: process group -> ranks, where that is known.
-        """
-        self.num_steps += len(steps)
-        flops = whole_numbers(table, "flops")
-        if (flops >= 0).any():
-            self.num_shaped_steps += len(steps)
-        code, names = words(table, "layer")
-        in_layer = in_steps & (code >= 0)
-        if in_layer.any():
-            self._add_times(table, spans, in_layer, code, names)
-            self._add_work(table, spans, in_layer, code, names, flops)
-        self.comm.add_window(table, spans, act, steps, in_steps, self._params(), members)
-
-    def add_work(self, table: pa.Table, spans: Spans, steps: Sequence[StepSpan], in_steps: Mask) -> None:
-        """Takes in FLOPs and bytes of one window, not its times; as `add`."""
-        flops = whole_numbers(table, "flops")
-        if (flops >= 0).any():
-            self.num_shaped_steps += len(steps)
-            code, names = words(table, "layer")
-            self._add_work(table, spans, in_steps & (code >= 0), code, names, flops)
-
-    def _add_times(
-        self, table: pa.Table, spans: Spans, in_layer: Mask, code: NDArray[np.int32], names: list[str]
-    ) -> None:
-        on_device = (spans.device >= 0) & (spans.kind == COMPUTE)
-        side = on_device if on_device.any() else (spans.device < 0) & (spans.kind == COMPUTE)
-        timed = in_layer & side & one_of(spans.phase, (FORWARD, BACKWARD))
-        group = code[timed].astype(np.int64) * 2 + (spans.phase[timed] == BACKWARD)
-        lengths = iv.grouped_length(group, spans.start[timed], spans.end[timed], 2 * len(names))
-        called = in_layer & (spans.kind == ANNOTATION) & (spans.device < 0) & (spans.phase == FORWARD)
-        called &= is_own_mark(table, code, names)
-        calls = np.bincount(code[called], minlength=len(names))
-        first = np.full(len(names), np.iinfo(np.int64).max)
-        np.minimum.at(first, code[in_layer], spans.start[in_layer])
-        present = distinct(code[in_layer])
-        base = len(self.first_seen)
-        for position, index in enumerate(present[np.argsort(first[present], kind="stable")].tolist()):
-            sums = self.sums[names[index]]
-            sums.forward += int(lengths[2 * index])
-            sums.backward += int(lengths[2 * index + 1])
-            sums.calls += int(calls[index])
-            self.first_seen.setdefault(names[index], base + position)
-
-    def _add_work(
-        self,
-        table: pa.Table,
-        spans: Spans,
-        in_layer: Mask,
-        code: NDArray[np.int32],
-        names: list[str],
-        flops: iv.Int64,
-    ) -> None:
-        read, written = whole_numbers(table, "bytes_read"), whole_numbers(table, "bytes_written")
-        columns = {
-            "flops": flops,
-            "bytes": np.where((read >= 0) | (written >= 0), np.maximum(read, 0) + np.maximum(written, 0), -1),
-        }
-        passes = one_of(spans.phase, (FORWARD, BACKWARD))
-        for what, values in columns.items():
-            has = in_layer & passes & (values >= 0)
-            if (has & (spans.device < 0)).any():
-                has &= spans.device < 0  # shapes stand on the operator; a kernel may repeat its operator's
-            total = np.zeros((len(names), 2), dtype=np.int64)
-            np.add.at(total, (code[has], (spans.phase[has] == BACKWARD).astype(np.int64)), values[has])
-            for index in distinct(code[has]).tolist():
-                sums = self.sums[names[index]]
-                for phase, amount in zip(("forward", "backward"), total[index].tolist(), strict=True):
-                    setattr(sums, f"{phase}_{what}", getattr(sums, f"{phase}_{what}") + amount)
-                setattr(sums, f"knows_{what}", True)
-
-    def _params(self) -> ModelParams:
+    def params(self) -> ModelParams:
         """Gradients become ready in registration backwards at first, then in execution backwards."""
         registered = list(reversed(self.model.shapes))
         last = len(self.first_seen)
@@ -310,21 +207,6 @@ def arithmetic_ratio(record: LayerRecord, rank: int) -> float | None:
         if own_flops > 0 and len(flops) == record.num_ranks - 1 and flops and min(flops.values()) > 0:
             ratios.append(own_flops * len(flops) / sum(flops.values()))
     return float(np.median(ratios)) if ratios else None
-
-
-def is_own_mark(table: pa.Table, code: NDArray[np.int32], names: list[str]) -> Mask:
-    """Rows that are a layer's own call, not something the user marked inside it. Shape (n,).
-
-    A mark is called as its layer (`features.3.conv`), a Python frame as the last part of it (`Conv2d_3`).
-    """
-    name, texts = words(table, "name")
-    pairs, pair_of = iv.distinct_pairs(name, code)
-    is_mark = [
-        text >= 0 and layer >= 0 and (names[layer] == texts[text] or names[layer].endswith("." + texts[text]))
-        for text, layer in pairs.tolist()
-    ]
-    result: Mask = np.array(is_mark, dtype=bool)[pair_of]
-    return result
 
 
 def layer_results(

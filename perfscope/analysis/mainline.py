@@ -6,7 +6,9 @@ The line is of the rank's own clock; what compute it is (layer and phase) is bes
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -15,9 +17,10 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from perfscope.analysis import intervals as iv
-from perfscope.analysis.breakdown import Activity
+from perfscope.analysis.breakdown import Activity, bounds_of
 from perfscope.analysis.intervals import Int64, Intervals, distinct
 from perfscope.analysis.spans import COMPUTE, Mask, Spans, StepSpan, whole_numbers, words
+from perfscope.analysis.windows import Windows, in_order
 
 # What a segment is spent on.
 LINE_PARTS = ("compute", "optimizer", "exposed_comm", "copy", "input_wait", "idle")
@@ -77,25 +80,19 @@ class LineRecord(Struct):
         return tuple(self.codes)
 
     def add(
-        self,
-        table: pa.Table,
-        spans: Spans,
-        act: Activity,
-        steps: Sequence[StepSpan],
-        source: tuple[int, int, str],
+        self, windows: Windows, spans: Spans, act: Activity, steps: Sequence[tuple[StepSpan, ...]]
     ) -> None:
-        """Takes in one window.
+        """Takes in windows.
 
         Args:
-            table: layer, name, launch_ns of schema.TIMELINE, beside what `spans` was made of.
+            windows: layer, name, launch_ns of schema.TIMELINE, beside what `spans` was made of.
             spans: the same rows.
             act: what they were spent on.
-            steps: the window's analyzed steps, in order; touching or apart.
-            source: (rank, window, host).
+            steps: analyzed steps of each window on the line, in order; touching or apart.
         """
-        if steps:
-            line = _line(table, spans, act, tuple(steps), source, self.codes)
-            self.lines.setdefault(line.window, {})[line.rank] = line
+        if any(steps):
+            for line in _lines(windows, spans, act, steps, self.codes):
+                self.lines.setdefault(line.window, {})[line.rank] = line
 
     def merge(self, later: LineRecord) -> None:
         """Takes in the lines of later ranks."""
@@ -108,20 +105,19 @@ class LineRecord(Struct):
                 of_window[rank] = line if is_same else replace(line, layer=lookup[line.layer])
 
 
-def _line(
-    table: pa.Table,
+def _lines(
+    windows: Windows,
     spans: Spans,
     act: Activity,
-    steps: tuple[StepSpan, ...],
-    source: tuple[int, int, str],
+    steps: Sequence[tuple[StepSpan, ...]],
     codes: dict[str, int],
-) -> MainLine:
-    within = iv.union(np.array([step.start_ns for step in steps]), np.array([step.end_ns for step in steps]))
-    begins = np.array([step.start_ns for step in steps], dtype=np.int64)
+) -> Iterator[MainLine]:
+    within = bounds_of(steps)
+    begins = np.array([step.start_ns for of_window in steps for step in of_window], dtype=np.int64)
     ordered = [
         (LINE_PARTS.index(name), iv.intersect(intervals, within)) for name, intervals in act.by_precedence()
     ]
-    works = _works(spans)
+    works = _works(spans, windows.window_of_row)
     cuts = [within.ravel(), begins, *(intervals.ravel() for _, intervals in ordered)]
     cuts += [np.concatenate((spans.start[rows], spans.end[rows])) for rows in works]
     edges = distinct(np.concatenate(cuts))
@@ -132,65 +128,81 @@ def _line(
     part = np.full(len(start), LINE_IDLE, dtype=np.int8)
     for what, intervals in reversed(ordered):
         part[_inside(intervals, start)] = what
-    layer, phase = _labels(table, spans, works, start, codes)
+    layer, phase = _labels(windows, spans, works, start, codes)
     working = (part == LINE_COMPUTE) | (part == LINE_OPTIMIZER)
     layer, phase = np.where(working, layer, NO_LAYER), np.where(working, phase, -1)
     index = np.searchsorted(begins, start, side="right") - 1
-    step = np.array([span.step for span in steps], dtype=np.int64)[index]
+    step = np.array([span.step for of_window in steps for span in of_window], dtype=np.int64)[index]
     first = np.ones(len(start), dtype=bool)
     if len(start):
         same = (part[1:] == part[:-1]) & (layer[1:] == layer[:-1]) & (phase[1:] == phase[:-1])
         first[1:] = ~(same & (step[1:] == step[:-1]) & (start[1:] == end[:-1]))
     at = np.flatnonzero(first)
     last = np.append(at[1:] - 1, len(start) - 1) if len(at) else at
-    launch, reach = _kernels(table, spans)
-    rank, window, host = source
-    return MainLine(
-        rank=rank,
-        window=window,
-        host=host,
-        start=start[at],
-        end=end[last],
-        part=part[at],
-        layer=layer[at].astype(np.int32),
-        phase=phase[at].astype(np.int8),
-        step=step[at],
-        steps=steps,
-        has_device=bool((spans.device >= 0).any()),
-        kernel_launch=launch,
-        kernel_end=reach,
-    )
+    launch, reach = _kernels(windows.table, spans)
+    window = windows.line.of(start[at])
+    shift = windows.line.shift[window]
+    start, end, step = start[at] - shift, end[last] - shift, windows.own_steps(step[at], window)
+    part, layer = part[at], layer[at].astype(np.int32)
+    phases = phase[at].astype(np.int8)
+    bounds = np.searchsorted(window, np.arange(len(steps) + 1)).tolist()
+    has_device = bool((spans.device >= 0).any())
+    for facts, of_window, index, (begin, stop) in zip(
+        windows.facts, steps, range(len(steps)), pairwise(bounds), strict=True
+    ):
+        yield MainLine(
+            rank=facts.rank,
+            window=facts.window,
+            host=facts.host,
+            start=start[begin:stop],
+            end=end[begin:stop],
+            part=part[begin:stop],
+            layer=layer[begin:stop],
+            phase=phases[begin:stop],
+            step=step[begin:stop],
+            steps=windows.unmoved(of_window, index),
+            has_device=has_device,
+            kernel_launch=launch,
+            kernel_end=reach,
+        )
 
 
-def _works(spans: Spans) -> list[NDArray[np.int64]]:
-    """Rows of the outermost operators (kernels), one array per lane, in order and not overlapping."""
+def _works(spans: Spans, window: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+    """Rows of the outermost operators (kernels), in order and not overlapping: of the busiest lane of each
+    window, of the next one, and so on.
+    """
     device = spans.device >= 0
     side = device if (device & (spans.kind == COMPUTE)).any() else ~device
     rows = np.flatnonzero(side & (spans.kind == COMPUTE))
-    result = []
     lanes, lane_of = iv.distinct_pairs(spans.device[rows], spans.lane[rows])
-    for index in range(len(lanes)):
-        lane_rows = rows[lane_of == index]
-        lane_rows = lane_rows[np.lexsort((-spans.end[lane_rows], spans.start[lane_rows]))]
+    order = np.lexsort((-spans.end[rows], spans.start[rows], lane_of))
+    rows, ends = rows[order], np.cumsum(np.bincount(lane_of, minlength=len(lanes)))
+    of_windows: dict[int, list[NDArray[np.int64]]] = defaultdict(list)
+    for lane_rows in np.split(rows, ends[:-1]) if len(rows) else ():
         reach = np.maximum.accumulate(spans.end[lane_rows])
         outer = np.ones(len(lane_rows), dtype=bool)
-        outer[1:] = spans.start[lane_rows][1:] >= reach[:-1]
-        result.append(lane_rows[outer])
-    return sorted(result, key=len, reverse=True)
+        outer[1:] = spans.start[lane_rows[1:]] >= reach[:-1]
+        of_windows[int(window[lane_rows[0]])].append(lane_rows[outer])
+    of_lanes = [sorted(works, key=len, reverse=True) for _, works in sorted(of_windows.items())]
+    most = max(map(len, of_lanes), default=0)
+    return [
+        np.concatenate([works[level] for works in of_lanes if len(works) > level]) for level in range(most)
+    ]
 
 
 def _labels(
-    table: pa.Table,
+    windows: Windows,
     spans: Spans,
     works: Sequence[NDArray[np.int64]],
     points: Int64,
     codes: dict[str, int],
 ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """Layer and phase of the operator that runs from each point on, of the busiest lane that runs one."""
-    code, names = words(table, "layer")
-    layer_codes = np.array(
-        [*(codes.setdefault(name, len(codes)) for name in names), NO_LAYER], dtype=np.int32
-    )[code]
+    code, names = words(windows.table, "layer")
+    labeled = np.flatnonzero(code >= 0)
+    for number in in_order(code[labeled], labeled, len(names)):
+        codes.setdefault(names[number], len(codes))
+    layer_codes = np.array([*(codes.get(name, NO_LAYER) for name in names), NO_LAYER], dtype=np.int32)[code]
     layer = np.full(len(points), NO_LAYER, dtype=np.int32)
     phase = np.full(len(points), -1, dtype=np.int32)
     free = np.ones(len(points), dtype=bool)

@@ -1,4 +1,4 @@
-"""Reads some ranks of a run, one window at a time: in this process, or as a task of another.
+"""Reads some ranks of a run, window by window: in this process, or as a task of another.
 
 What is read of consecutive ranks is merged (`RankPart.merge`) into what one pass over all of them gives,
 however the ranks were divided.
@@ -6,7 +6,7 @@ however the ranks were divided.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TypeAlias
 
@@ -21,25 +21,27 @@ from perfscope.analysis.buckets import LayerParams
 from perfscope.analysis.comm_record import COMM_COLUMNS, CommRecord
 from perfscope.analysis.communication import LabeledCall
 from perfscope.analysis.device_idle import DeviceIdleRecord
-from perfscope.analysis.experts.record import EXPERT_COLUMNS, ExpertRecord
+from perfscope.analysis.experts.record import EXPERT_COLUMNS, ExpertRecord, exchanges
 from perfscope.analysis.host_idle import host_idle
 from perfscope.analysis.kernels.merging import merge_kernels
 from perfscope.analysis.kernels.record import KERNEL_COLUMNS, KernelRecord
 from perfscope.analysis.kernels.streams import STREAM_COLUMNS, StreamRecord, queued
+from perfscope.analysis.layer_windows import add_windows, add_work
 from perfscope.analysis.layers import LAYER_COLUMNS, LayerRecord, ModelFacts, RankLayers
 from perfscope.analysis.loading.record import rank_loading
 from perfscope.analysis.loading.results import RankLoading
 from perfscope.analysis.mainline import LineRecord
 from perfscope.analysis.missing import Missing, missing_figure
 from perfscope.analysis.phases import PhaseKey, RankPhase, rank_phases
-from perfscope.analysis.pipeline.record import PipelineRecord
+from perfscope.analysis.pipeline.record import PipelineRecord, marks_of_stages
 from perfscope.analysis.recompute import recomputed_ns
 from perfscope.analysis.results import DeviceBreakdown, RankResult
 from perfscope.analysis.source import DroppedInput, RunSource
-from perfscope.analysis.spans import SpanTable, WindowFacts, spans_of, whole_numbers
+from perfscope.analysis.spans import Columns, Spans, WindowFacts, spans_of, whole_numbers
 from perfscope.analysis.steps import RankSteps, quantiles, rank_steps, steps_on_device
 from perfscope.analysis.waits.stragglers import RankStepTimes, step_times
 from perfscope.analysis.whole_run.steps import StepParts, step_parts
+from perfscope.analysis.windows import MOST_ROWS, Window, Windows, one_window, together
 from perfscope.cycle_collector import collector_off
 from perfscope.errors import RunDirectoryError
 from perfscope.rundir import layout
@@ -50,7 +52,13 @@ from perfscope.vocabulary.figures import Figure
 
 _SHARED = (*bd.DEVICE_COLUMNS, *LAYER_COLUMNS, *COMM_COLUMNS, *STREAM_COLUMNS, *EXPERT_COLUMNS)
 _COLUMNS = tuple(dict.fromkeys((*_SHARED, *KERNEL_COLUMNS)))
-_MANY_ROWS = 1 << 16  # of a window whose memory is given back at once
+_OF_DEVICES = {"launch_call", "grid", "block", "registers", "occupancy", *STREAM_COLUMNS} - {
+    *bd.DEVICE_COLUMNS,
+    *LAYER_COLUMNS,
+    *COMM_COLUMNS,
+}
+_ON_HOST = tuple(column for column in _COLUMNS if column not in _OF_DEVICES)
+_RANKS_TOGETHER = 32
 _OF_KERNELS = frozenset(KERNEL_COLUMNS) - frozenset(_SHARED)
 # Apart from what is read after the layers, by the main lines, pipelines, experts and recomputed work.
 _OF_COMMUNICATION = frozenset(_SHARED) - frozenset(
@@ -73,6 +81,10 @@ class TraceRecord(Struct, frozen=True, kw_only=True):
     descriptions: dict[str, str] = {}  # process group -> the framework's description
     calls: dict[tuple[int, int], list[LabeledCall]] = {}  # by rank and window, of ranks that are `drawn`
     drawn: frozenset[int] = frozenset()  # in timelines
+
+    def labels_of(self, facts: WindowFacts) -> list[LabeledCall] | None:
+        """What the calls of a window are to be added to; None: they are not drawn."""
+        return self.calls.setdefault((facts.rank, facts.window), []) if facts.rank in self.drawn else None
 
     def merge(self, later: TraceRecord) -> None:
         """Takes in the windows of later ranks."""
@@ -156,13 +168,31 @@ class _Windows(Struct, frozen=True, kw_only=True):
     streams: StreamRecord = field(default_factory=StreamRecord)
 
 
+class _Reading(Struct, frozen=True, kw_only=True):
+    """One rank while its windows are read; `table`: its steps."""
+
+    rank: int
+    table: pa.Table
+    layers: RankLayers
+    traced: _Windows = field(default_factory=_Windows)
+
+    @classmethod
+    def of(cls, source: RunSource, rank: int) -> _Reading:
+        table = source.steps(rank)
+        source.windows(rank)  # so that what is listed there and lost becomes one of the source's notes
+        return cls(rank=rank, table=table, layers=RankLayers(ModelFacts.of(source.layers(rank))))
+
+
 def read_part(task: RankTask, progress: Progress | None = None) -> RankPart:
     """Reads the ranks of a task."""
-    part = RankPart(traces=TraceRecord(drawn=task.drawn))
-    for rank in task.source.ranks:
-        part.ranks.append(_read_rank(task, rank, part))
-        if progress is not None:
-            progress(len(part.ranks), len(task.source.ranks))
+    part, ranks = RankPart(traces=TraceRecord(drawn=task.drawn)), task.source.ranks
+    for begin in range(0, len(ranks), _RANKS_TOGETHER):
+        readings = [_Reading.of(task.source, rank) for rank in ranks[begin : begin + _RANKS_TOGETHER]]
+        _read_windows(task, readings, part)
+        for reading in readings:
+            part.ranks.append(_finished(task, reading, part))
+            if progress is not None:
+                progress(len(part.ranks), len(ranks))
     part.notes = tuple(task.source.notes)
     return part
 
@@ -180,17 +210,14 @@ def unread_rank(rank: int, record: RankRecord) -> RankRead:
     return _rank_read(rank, record, (), STEPS.empty_table(), _Windows(), ahead=False)
 
 
-def _read_rank(task: RankTask, rank: int, part: RankPart) -> RankRead:
-    source, windows, traces = task.source, task.windows.get(rank, ()), part.traces
+def _finished(task: RankTask, reading: _Reading, part: RankPart) -> RankRead:
+    """A rank of which all windows are read."""
+    source, rank, layers, table = task.source, reading.rank, reading.layers, reading.table
     record = source.rank_records[rank]
-    table = source.steps(rank)
-    source.windows(rank)  # so that what is listed there and lost becomes one of the source's notes
-    layers = RankLayers(ModelFacts.of(source.layers(rank)))
-    traced = _read_windows(source, windows, layers, part, _groups(record))
     _add_work(source, task.unlike.get(rank, ()), layers)
-    layers.finish(traces.layers, rank)
+    layers.finish(part.traces.layers, rank)
     part.parameters = part.parameters or layers.model.shapes
-    read = _rank_read(rank, record, windows, table, traced, ahead=task.ahead)
+    read = _rank_read(rank, record, task.windows.get(rank, ()), table, reading.traced, ahead=task.ahead)
     num_cpus = len(record.affinity) if record.affinity else None
     return replace(
         read,
@@ -216,42 +243,45 @@ def _rank_read(
     return RankRead(result=result, steps=steps, times=step_times(table), parts=parts)
 
 
-def _read_windows(
-    source: RunSource,
-    windows: Sequence[WindowFacts],
-    layers: RankLayers,
-    part: RankPart,
-    groups: Mapping[str, tuple[int, ...]],
-) -> _Windows:
-    traced, traces = _Windows(), part.traces
-    for facts in windows:
-        try:
-            rows = source.timeline_columns(facts.rank, facts.window, _COLUMNS)
-        except RunDirectoryError as error:
-            part.missing.append(_unreadable(facts, error))
+def _read_windows(task: RankTask, readings: Sequence[_Reading], part: RankPart) -> None:
+    by_rank = {reading.rank: reading for reading in readings}
+    for windows in together(_windows_of(task, list(by_rank), part)):
+        if windows.facts[0].lacks_device:
+            part.missing.append(_without_device(windows.facts[0]))
+            nothing = np.zeros(windows.table.num_rows, dtype=bool)
+            part.traces.kernels.add(windows, spans_of(windows.table), nothing, lacks_device=True)
             continue
-        if rows is None or not rows.num_rows:
-            continue
-        table = SpanTable(rows)
-        if facts.lacks_device:
-            part.missing.append(_without_device(facts))
-            nothing = np.zeros(table.num_rows, dtype=bool)
-            lanes = facts.lanes_with("main", "autograd", "executor")
-            traces.kernels.add(table, spans_of(table), nothing, facts.rank, lanes, lacks_device=True)
-            continue
-        if facts.ends_early and not facts.steps:
-            continue  # `missing_reasons.steps_left_out` has it
-        part.num_windows += 1
-        part.num_unmarked += facts.whole_file or not facts.steps
-        members = {**groups, **facts.groups}  # as in call_labels
-        traces.comm.add(table, facts.rank, facts.window, members)
-        total, device = _analyze_window(table, facts, layers, traces, members, traced)
-        traced.totals.append(total)
-        traced.devices.append(device)
-        if table.num_rows > _MANY_ROWS:
-            del table, rows
+        part.num_windows += len(windows.parts)
+        part.num_unmarked += sum(facts.whole_file or not facts.steps for facts in windows.facts)
+        part.traces.comm.add(windows)
+        _analyze(windows, part.traces, [by_rank[facts.rank] for facts in windows.facts])
+        if windows.table.num_rows > MOST_ROWS:
+            del windows
             pa.default_memory_pool().release_unused()
-    return traced
+
+
+def _windows_of(task: RankTask, ranks: Sequence[int], part: RankPart) -> Iterator[Window]:
+    """Windows with events, read one after the other. What cannot be read is missing."""
+    for rank in ranks:
+        groups = _groups(task.source.rank_records[rank])
+        for facts in task.windows.get(rank, ()):
+            try:
+                rows = _rows(task.source, facts)
+            except RunDirectoryError as error:
+                part.missing.append(_unreadable(facts, error))
+                continue
+            if not rows.num_rows or (facts.ends_early and not facts.steps and not facts.lacks_device):
+                continue  # `missing_reasons.steps_left_out` has those that end early
+            yield Window(facts, rows, {**groups, **facts.groups})  # as in call_labels
+
+
+def _rows(source: RunSource, facts: WindowFacts) -> Columns:
+    """Without the columns that only devices' work has, where there is none."""
+    if not facts.has_device:
+        rows = source.timeline_columns(facts.rank, facts.window, _ON_HOST)
+        if (whole_numbers(rows, "device") < 0).all():
+            return rows
+    return source.timeline_columns(facts.rank, facts.window, _COLUMNS)
 
 
 def _add_work(source: RunSource, unlike: Sequence[WindowFacts], layers: RankLayers) -> None:
@@ -261,42 +291,54 @@ def _add_work(source: RunSource, unlike: Sequence[WindowFacts], layers: RankLaye
             continue
         with suppress(RunDirectoryError):  # nothing is lost of what counts
             table = source.timeline(facts.rank, facts.window, _COLUMNS)
-            if table is not None and table.num_rows:
-                spans = spans_of(table)
-                steps = bd.analyzed_steps(spans, facts)
-                layers.add_work(table, spans, steps, bd.in_steps(table, facts))
+            if table.num_rows:
+                spans, windows = spans_of(table), one_window(Window(facts, table))
+                num_steps = len(bd.analyzed_steps(spans, facts))
+                add_work(layers, windows, spans, num_steps, bd.in_steps(table, facts))
 
 
-def _analyze_window(
-    table: SpanTable,
-    facts: WindowFacts,
-    layers: RankLayers,
-    traces: TraceRecord,
-    members: Mapping[str, tuple[int, ...]],
-    traced: _Windows,
-) -> tuple[bd.StepTotals, DeviceBreakdown | None]:
+def _analyze(windows: Windows, traces: TraceRecord, readings: Sequence[_Reading]) -> None:
+    table, facts = windows.table, windows.facts
     spans = spans_of(table)
     table.forget({"dur_ns"})
-    steps = bd.analyzed_steps(spans, facts)
-    act = bd.activity(spans, facts)
+    own_steps = (bd.analyzed_steps(spans, of_window) for of_window in facts)
+    steps = [windows.moved(of_window, index) for index, of_window in enumerate(own_steps)]
+    act = bd.activity(spans, windows)
     selected = bd.every_gpu_event(table)
     host_wait = None
-    traces.kernels.add(table, spans, selected, facts.rank, facts.lanes_with("main", "autograd", "executor"))
+    traces.kernels.add(windows, spans, selected)
     table.forget(_OF_KERNELS)
     if selected.any():
+        (traced,) = (reading.traced for reading in readings)
         waiting = queued(table, spans, selected)
-        traced.idle.add_window(table, spans, selected, facts.lanes_with("main"), waiting)
+        traced.idle.add_window(table, spans, selected, windows.lanes_with("main"), waiting)
         traced.streams.add_window(table, spans, selected)
         host_wait = bd.device_gaps(spans, whole_numbers(table, "launch_ns"), selected).host_wait
-    if facts.rank in traces.drawn:
-        layers.comm.labels = traces.calls.setdefault((facts.rank, facts.window), [])
-    layers.add(table, spans, act, steps, bd.in_steps(table, facts), members)
+    labels = [traces.labels_of(of_window) for of_window in facts]
+    ranks = [reading.layers for reading in readings]
+    add_windows(ranks, windows, spans, act, steps, bd.in_steps(table, facts[0]), labels)
     table.forget(_OF_COMMUNICATION)
-    traces.lines.add(table, spans, act, steps, (facts.rank, facts.window, facts.host))
-    traces.pipeline.add(table, spans, act, steps, facts.rank, facts.window)
-    traces.experts.add(table, spans, facts.rank, facts.window, members)
-    traced.recomputed.append(recomputed_ns(table, spans, act, steps))
-    return bd.step_totals(act, steps, host_wait), bd.device_breakdown(table, selected)
+    traces.lines.add(windows, spans, act, steps)
+    _add_works(windows, spans, act, traces)
+    recomputed = recomputed_ns(windows, spans, act, steps)
+    totals, device = bd.step_totals(act, steps, host_wait, windows.line), bd.device_breakdown(table, selected)
+    for reading, total, again in zip(readings, totals, recomputed, strict=True):
+        reading.traced.totals.append(total)
+        reading.traced.devices.append(device)
+        reading.traced.recomputed.append(again)
+
+
+def _add_works(windows: Windows, spans: Spans, act: bd.Activity, traces: TraceRecord) -> None:
+    """What stages of a pipeline and experts do, of the windows in which there are any."""
+    has_stages = windows.with_any(marks_of_stages(windows.table, spans))
+    has_experts = windows.with_any(exchanges(windows.table, spans))
+    for index in np.flatnonzero(has_stages | has_experts).tolist():
+        alone, facts = windows.alone(index), windows.facts[index]
+        spans = spans_of(alone.table)
+        of_window = act if alone is windows else bd.activity(spans, alone)
+        steps = bd.analyzed_steps(spans, facts)
+        traces.pipeline.add(alone.table, spans, of_window, steps, facts.rank, facts.window)
+        traces.experts.add(alone.table, spans, facts.rank, facts.window, alone.parts[0].members)
 
 
 def _rank_result(

@@ -1,7 +1,7 @@
 """Reads the ranks of a run: one after the other, or in tasks of an Executor.
 
-One window is in memory at a time. What tasks read is merged in the order of the ranks, whichever is done
-first.
+One long window is in memory at a time, or some short ones. What tasks read is merged in the order of the
+ranks, whichever is done first.
 """
 
 from __future__ import annotations

@@ -117,10 +117,13 @@ def waited_from(spans: Spans) -> Int64:
     for it. What the thread does meanwhile (reading data, say) is not spent on the message.
     """
     start = spans.start.copy()
-    on_host = spans.device < 0
-    for lane in distinct(spans.lane[on_host & (spans.kind == WAIT)]).tolist():
-        of_lane = on_host & (spans.lane == lane)
-        waits, calls = (np.flatnonzero(of_lane & (spans.kind == kind)) for kind in (WAIT, COMM))
+    is_wait = spans.kind == WAIT
+    if not is_wait.any():
+        return start
+    rows = np.flatnonzero((spans.device < 0) & (is_wait | (spans.kind == COMM)))
+    for lane in distinct(spans.lane[rows[is_wait[rows]]]).tolist():
+        of_lane = rows[spans.lane[rows] == lane]
+        waits, calls = of_lane[is_wait[of_lane]], of_lane[~is_wait[of_lane]]
         waits = waits[np.argsort(spans.start[waits], kind="stable")]
         wait = waits[np.maximum(np.searchsorted(spans.start[waits], spans.end[calls], side="right") - 1, 0)]
         begin, end = spans.start[wait], spans.end[wait]
@@ -193,8 +196,16 @@ def owning_step(table: Table, of: NDArray[np.bool_] | slice = slice(None)) -> In
 
 @once_per_table
 def words(table: Table, column: str) -> tuple[NDArray[np.int32], list[str]]:
-    """A text column as codes (shape (n,), -1 = null) and the words they stand for."""
-    return _words(table, column)
+    """A text column as codes (shape (n,), -1 = null) and the words they stand for, in their order.
+
+    A file has words in the order in which they occur, which differs between ranks.
+    """
+    codes, texts = _words(table, column)
+    ordered = sorted(texts)
+    if ordered == texts:
+        return codes, texts
+    code_of = {text: index for index, text in enumerate(ordered)}
+    return np.array([*(code_of[text] for text in texts), -1], dtype=np.int32)[codes], ordered
 
 
 def _words(table: Table, column: str) -> tuple[NDArray[np.int32], list[str]]:

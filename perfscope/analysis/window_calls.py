@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
-import pyarrow as pa
 from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from perfscope.analysis import intervals as iv
-from perfscope.analysis.breakdown import Activity
+from perfscope.analysis.breakdown import Activity, bounds_of
 from perfscope.analysis.call_pieces import pieces, summed
 from perfscope.analysis.comm_record import payload
 from perfscope.analysis.group_axes import NAMELESS, CommGroup
 from perfscope.analysis.intervals import Int64, distinct_pairs, one_of
-from perfscope.analysis.recorded_buckets import RecordedBuckets
-from perfscope.analysis.served_layers import ServedLayers
+from perfscope.analysis.recorded_buckets import RecordedBuckets, recorded_buckets
+from perfscope.analysis.served_layers import ServedLayers, served_layers
 from perfscope.analysis.spans import (
     BACKWARD,
     COMM,
@@ -30,6 +30,7 @@ from perfscope.analysis.spans import (
     whole_numbers,
     words,
 )
+from perfscope.analysis.windows import Windows
 from perfscope.vocabulary.communication import DEFAULT_GROUP
 
 _ELEMENT_BYTES = (
@@ -38,13 +39,14 @@ _ELEMENT_BYTES = (
     (1, ("float8", "int8", "char", "byte", "bool")),
     (4, ("float", "int")),
 )
+_UNIT_RANGES = ("FSDP::all_gather", "FullyShardedDataParallel.")  # of FSDP2 and FSDP1
 POINT_TO_POINT = ("send", "recv")
 
 
 class WindowCalls(Struct, frozen=True, eq=False):
     """Communication of one window; every field has shape (n,)."""
 
-    row: NDArray[np.int64]
+    row: NDArray[np.int64]  # of its window
     collective: NDArray[np.str_]
     group: NDArray[np.int64]  # index into the window's groups
     layer: NDArray[np.int32]  # -1 = none
@@ -65,12 +67,88 @@ class WindowCalls(Struct, frozen=True, eq=False):
     queued: Mask  # whether the trace says when, and so in which layer, it was asked for
     early: Mask  # asked for before the backward pass of its step: it has no gradients
 
-    def at(self, rows: NDArray[np.int64]) -> WindowCalls:
+    def at(self, rows: NDArray[np.int64] | slice) -> WindowCalls:
         """Those rows."""
         return WindowCalls(*(getattr(self, name)[rows] for name in self.__struct_fields__))
 
 
-def _before_backward(spans: Spans, steps: Sequence[StepSpan], asked: Int64, in_layer: Mask) -> Mask:
+class WindowComm(Struct, frozen=True, kw_only=True, eq=False):
+    """Communication of one window, and what is needed to say what it is of.
+
+    Attributes:
+        calls: during the steps.
+        groups: that calls are on, by number.
+        layers: by number.
+        has_layers: the trace of this window names any.
+        has_units: FSDP was at work.
+    """
+
+    calls: WindowCalls
+    groups: Sequence[CommGroup]
+    layers: Sequence[str]
+    recorded: RecordedBuckets
+    served: ServedLayers
+    has_layers: bool
+    has_units: bool
+
+
+def calls_of_windows(
+    windows: Windows, spans: Spans, act: Activity, steps: Sequence[Sequence[StepSpan]], in_steps: Mask
+) -> list[WindowComm | None]:
+    """The communication of each window.
+
+    Args:
+        windows: `communication.COMMUNICATION_COLUMNS`.
+        spans: the same rows.
+        act: what they were spent on.
+        steps: analyzed steps of each window, on the line.
+        in_steps: shape (n,), spans that belong to one of them.
+
+    Returns:
+        None: there is none.
+    """
+    rows = _rows_of(windows, spans, steps)
+    if not len(rows):
+        return [None] * len(windows.parts)
+    table = windows.table
+    window = windows.window_of_row[rows]
+    groups, group_of = _groups_of(windows, rows, window)
+    layer, layers = words(table, "layer")
+    recorded, served = recorded_buckets(table, spans), served_layers(table, spans)
+    calls = _calls_of(windows, spans, act, steps, in_steps, rows, group_of, layer, recorded, served)
+    chosen = np.flatnonzero((calls.exposed > 0) | (calls.hidden > 0) | (calls.step >= 0))
+    calls = calls.at(chosen)
+    ends = np.searchsorted(window[chosen], np.arange(len(groups) + 1)).tolist()
+    has_layers, has_units = windows.with_any(layer >= 0).tolist(), _have_units(windows)
+    of_windows: list[WindowComm | None] = []
+    for index, (begin, end) in enumerate(pairwise(ends)):
+        if not groups[index]:
+            of_windows.append(None)
+            continue
+        on_axes, of_window = _with_axes(groups[index], calls.at(slice(begin, end)), served)
+        comm = WindowComm(
+            calls=of_window,
+            groups=on_axes,
+            layers=layers,
+            recorded=recorded,
+            served=served,
+            has_layers=has_layers[index],
+            has_units=has_units[index],
+        )
+        of_windows.append(comm)
+    return of_windows
+
+
+def _have_units(windows: Windows) -> list[bool]:
+    code, names = words(windows.table, "name")
+    is_unit = np.array([*(name.startswith(_UNIT_RANGES) for name in names), False])
+    if not is_unit.any():
+        return [False] * len(windows.parts)
+    has_units: list[bool] = windows.with_any(is_unit[code]).tolist()
+    return has_units
+
+
+def _before_backward(spans: Spans, steps: Sequence[Sequence[StepSpan]], asked: Int64, in_layer: Mask) -> Mask:
     """Which calls were asked for in a step's forward pass: its layers run, its backward pass has not begun.
 
     A step that is cut at a backward pass, for want of an optimizer, begins with the update of the one before.
@@ -78,48 +156,53 @@ def _before_backward(spans: Spans, steps: Sequence[StepSpan], asked: Int64, in_l
     on_host = spans.device < 0
     forward = np.sort(spans.start[on_host & (spans.phase == FORWARD) & in_layer])
     backward = np.sort(spans.start[on_host & (spans.phase == BACKWARD)])
-    early = np.zeros(len(asked), np.bool_)
-    for step in steps:
-        begins, first, last = (
-            *np.searchsorted(forward, (step.start_ns,)),
-            *np.searchsorted(backward, (step.start_ns, step.end_ns)),
-        )
-        if first < last and begins < len(forward):
-            early |= (asked >= forward[begins]) & (asked < backward[first])
+    ends = [(step.start_ns, step.end_ns) for of_window in steps for step in of_window]
+    begin, end = np.array(ends, np.int64).reshape(-1, 2).T
+    begins, first = np.searchsorted(forward, begin), np.searchsorted(backward, begin)
+    has = (first < np.searchsorted(backward, end)) & (begins < len(forward))
+    before = iv.union(forward[begins[has]], backward[first[has]])
+    index = np.searchsorted(before.ravel(), asked, side="right")
+    early: Mask = index % 2 == 1
     return early
 
 
-def rows_of(spans: Spans, steps: Sequence[StepSpan]) -> NDArray[np.int64]:
+def _rows_of(windows: Windows, spans: Spans, steps: Sequence[Sequence[StepSpan]]) -> NDArray[np.int64]:
     """Communication during the steps: the devices' where the trace has devices, else the host's."""
     comm = spans.kind == COMM
     if (spans.device >= 0).any():
         comm &= spans.device >= 0
-    if steps:
-        begin, end = min(step.start_ns for step in steps), max(step.end_ns for step in steps)
-        comm &= (spans.start < end) & (spans.end > begin)
-    return np.flatnonzero(comm)
+    rows = np.flatnonzero(comm)
+    ever = np.iinfo(np.int64)
+    begin = np.array([min((step.start_ns for step in of), default=ever.min) for of in steps], np.int64)
+    end = np.array([max((step.end_ns for step in of), default=ever.max) for of in steps], np.int64)
+    window = windows.window_of_row[rows]
+    return rows[(spans.start[rows] < end[window]) & (spans.end[rows] > begin[window])]
 
 
-def groups_of(
-    table: pa.Table, rows: NDArray[np.int64], members: Mapping[str, tuple[int, ...]]
-) -> tuple[list[CommGroup], NDArray[np.int64]]:
-    """The groups of the rows, and which is whose, shape (len(rows),)."""
-    code, names = words(table, "group")
-    code, sizes = code[rows].astype(np.int64), whole_numbers(table, "group_size")[rows]
-    present, group_of = iv.numbered(code)
-    groups = []
-    for index, number in enumerate(present.tolist()):
+def _groups_of(
+    windows: Windows, rows: NDArray[np.int64], window: NDArray[np.int64]
+) -> tuple[list[list[CommGroup]], NDArray[np.int64]]:
+    """The groups of each window, and which is whose, shape (len(rows),)."""
+    code, names = words(windows.table, "group")
+    cells, cell_of = distinct_pairs(window, code[rows])
+    sizes = np.full(len(cells), -1)
+    np.maximum.at(sizes, cell_of, whole_numbers(windows.table, "group_size")[rows])
+    groups: list[list[CommGroup]] = [[] for _ in windows.parts]
+    number_of = []
+    for (index, number), size in zip(cells.tolist(), sizes.tolist(), strict=True):
         name = names[number] if number >= 0 else DEFAULT_GROUP
-        ranks = members.get(name, ())
-        size = max(int(sizes[group_of == index].max()), len(ranks), 0)
-        groups.append(CommGroup(name, ranks, size))
-    return groups, group_of.astype(np.int64)
+        ranks = windows.parts[index].members.get(name, ())
+        number_of.append(len(groups[index]))
+        groups[index].append(CommGroup(name, ranks, max(size, len(ranks), 0)))
+    return groups, np.array(number_of, np.int64)[cell_of]
 
 
-def with_axes(
+def _with_axes(
     groups: Sequence[CommGroup], calls: WindowCalls, served: ServedLayers
-) -> tuple[list[CommGroup], WindowCalls]:
+) -> tuple[Sequence[CommGroup], WindowCalls]:
     """Calls of an axis that the program says have a group of their own."""
+    if not any(served.axes):
+        return groups, calls
     result, group = [*groups], calls.group.copy()
     has_axis = np.array([bool(axis) for axis in (*served.axes, "")])[calls.served]
     for of_group, index in distinct_pairs(group[has_axis], calls.served[has_axis])[0].tolist():
@@ -130,11 +213,11 @@ def with_axes(
     return result, replace(calls, group=group)
 
 
-def calls_of(
-    table: pa.Table,
+def _calls_of(
+    windows: Windows,
     spans: Spans,
     act: Activity,
-    steps: Sequence[StepSpan],
+    steps: Sequence[Sequence[StepSpan]],
     in_steps: Mask,
     rows: NDArray[np.int64],
     group_of: NDArray[np.int64],
@@ -142,8 +225,8 @@ def calls_of(
     recorded: RecordedBuckets,
     served: ServedLayers,
 ) -> WindowCalls:
-    bounds = np.array([[step.start_ns, step.end_ns] for step in steps], dtype=np.int64).reshape(-1, 2)
-    comm = iv.intersect(act.comm, iv.union(bounds[:, 0], bounds[:, 1]))
+    table, begins = windows.table, windows.line.begin[1:]
+    comm = iv.intersect(act.comm, bounds_of(steps))
     exposed, hidden = iv.subtract(comm, act.useful), iv.intersect(comm, act.useful)
     start, end = spans.start[rows], spans.end[rows]
     code, names = words(table, "collective")
@@ -162,16 +245,18 @@ def calls_of(
     has_elements = (in_bytes >= 0) & (width > 0)
     is_message = one_of(collective, POINT_TO_POINT) & (spans.device[rows] < 0)
     thread = np.where(is_message, spans.lane[rows], -1)
-    call, *times = pieces(start, end, thread)
-    waited, *waits = pieces(waited_from(spans)[rows], end, thread)
+    call, begin, stop = pieces(start, end, thread)
+    hidden_parts = iv.shares_of(hidden, begin, stop, begins)
+    waited, begin, stop = pieces(waited_from(spans)[rows], end, thread)
+    exposed_parts = iv.shares_of(exposed, begin, stop, begins)
     return WindowCalls(
-        row=rows,
+        row=rows - windows.rows[windows.window_of_row[rows]],
         collective=collective,
         group=group_of,
         layer=layer[rows],
         phase=spans.phase[rows],
-        exposed=summed(waited, iv.shares_of(exposed, *waits), len(rows)),
-        hidden=summed(call, iv.shares_of(hidden, *times), len(rows)),
+        exposed=summed(waited, exposed_parts, len(rows)),
+        hidden=summed(call, hidden_parts, len(rows)),
         elements=np.where(has_elements, in_bytes // np.maximum(width, 1), -1),
         integer=is_integer[dtype[rows]],
         bytewise=(width == 1) & ~is_integer[dtype[rows]],

@@ -46,6 +46,7 @@ from perfscope.rundir.window_records import ProbeError, WindowSummary
 _T = TypeVar("_T", bound=Struct)
 
 _UNVERIFIED = "carries no checksum, which it should: whether it is as it was written is not known"
+_SHORT_ROWS = 1 << 16  # of a timeline
 _GONE = "the run had this file when it was closed; it is not there any more"
 
 # Step columns in a file, beside `rank`, which is the directory's.
@@ -313,7 +314,8 @@ class RunReader(RankLines):
             if sealed is not None and (damage := seal.damage(sealed, data)):
                 raise UnreadableFileError(path, damage)
             table = TimelineColumns(data, columns)
-            return table.decoded() if as_table or sealed is None else table
+            is_short = table.num_rows <= _SHORT_ROWS  # one call for all columns is faster there
+            return table.decoded() if as_table or sealed is None or is_short else table
         except FileNotFoundError:
             reason = "is missing"
         except (OSError, KeyError, pa.ArrowException, UnreadableFileError) as error:

@@ -79,7 +79,7 @@ def test_every_instant_of_a_cpu_step_is_counted_once_by_rank_of_cause(
     table: list[Row], bounds: list[int]
 ) -> None:
     window = facts(bounds)
-    total = bd.step_totals(bd.activity(spans_of(table), window), window.steps, None)
+    [total] = bd.step_totals(bd.activity(spans_of(table), window), [window.steps], None)
     main = [row for row in table if row[4] == MAIN]
     loading = drawn([row for row in main if row[2] == INPUT])
     own = [row for row in main if row[2] == COMPUTE]

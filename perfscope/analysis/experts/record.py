@@ -10,7 +10,16 @@ import numpy as np
 import pyarrow as pa
 from msgspec import Struct, field
 
-from perfscope.analysis.spans import ANNOTATION, BACKWARD, COMM, Spans, owning_step, whole_numbers, words
+from perfscope.analysis.spans import (
+    ANNOTATION,
+    BACKWARD,
+    COMM,
+    Mask,
+    Spans,
+    owning_step,
+    whole_numbers,
+    words,
+)
 from perfscope.rundir import layout
 from perfscope.vocabulary.communication import DEFAULT_GROUP
 
@@ -51,6 +60,15 @@ class Exchange(NamedTuple):
         return self.rows is not None and self.received not in (None, self.rows)
 
 
+def exchanges(table: pa.Table, spans: Spans) -> Mask:
+    """All-to-all calls. Shape (n,)."""
+    code, names = words(table, "collective")
+    if _ALL_TO_ALL not in names:
+        return np.zeros(table.num_rows, dtype=bool)
+    is_call: Mask = (spans.kind == COMM) & (code == names.index(_ALL_TO_ALL))
+    return is_call
+
+
 class ExpertGroup(NamedTuple):
     """A process group; `members` () and `size` 0: not known."""
 
@@ -82,10 +100,9 @@ class ExpertRecord(Struct):
             rank, window: whose.
             members: process group name -> ranks, where that is known.
         """
-        code, names = words(table, "collective")
-        if _ALL_TO_ALL not in names:
+        is_call = exchanges(table, spans)
+        if not is_call.any():
             return
-        is_call = (spans.kind == COMM) & (code == names.index(_ALL_TO_ALL))
         if (is_call & (spans.device >= 0)).any():
             is_call &= spans.device >= 0
         (layer, layers), (group, groups), (dtype, dtypes) = (

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from perfscope.analysis.intervals import Int64, distinct_pairs, exact_sums
 from perfscope.analysis.kernels.results import PlaceTime
 from perfscope.analysis.spans import BACKWARD, FORWARD
+from perfscope.analysis.windows import in_order
 from perfscope.rundir.schema import PHASES
 from perfscope.vocabulary.kernels import KernelType
 
@@ -61,14 +62,16 @@ def add_places(
     phase: NDArray[np.integer],
     types: NDArray[np.int64],
     ns: Int64,
+    window: NDArray[np.int64],
 ) -> None:
-    """Adds rows to their places; the arrays are equally long."""
+    """Adds rows to their places; the arrays are equally long. `window`: of several, the one of each row."""
     launches, launch_of = distinct_pairs(operator.codes, name.codes)
     marks = ((layer.codes + 1).astype(np.int64) * _NUM_PHASES + phase + 1) * len(_TYPES) + types
     keys, group = distinct_pairs(marks, launch_of)
     calls, totals = np.bincount(group, minlength=len(keys)).tolist(), exact_sums(group, ns, len(keys))
-    launched = launches.tolist()
-    for (mark, launch), count, of_place in zip(keys.tolist(), calls, totals, strict=True):
+    launched, marked = launches.tolist(), keys.tolist()
+    for index in in_order(group, window, len(keys)):
+        mark, launch = marked[index]
         of_operator, of_name = launched[launch]
         in_layer, of_type = divmod(mark, len(_TYPES))
         of_layer, of_phase = divmod(in_layer, _NUM_PHASES)
@@ -79,7 +82,7 @@ def add_places(
             text_of(operator.texts, of_operator),
             text_of(name.texts, of_name),
         )
-        sums_by_place.setdefault(location, PlaceSums()).add(count, of_place)
+        sums_by_place.setdefault(location, PlaceSums()).add(calls[index], totals[index])
 
 
 def merge_places(sums_by_place: dict[Place, PlaceSums], later: Mapping[Place, PlaceSums]) -> None:

@@ -29,6 +29,7 @@ from perfscope.analysis.spans import (
     whole_numbers,
     words,
 )
+from perfscope.analysis.windows import Windows, in_order
 from perfscope.vocabulary.kernels import GRAPH_LAUNCH, CopyKind, KernelType
 
 KERNEL_COLUMNS = (
@@ -108,68 +109,58 @@ class KernelRecord(Struct):
         """The devices' where any was traced."""
         return self.device if self.device.names else self.host
 
-    def add(
-        self,
-        table: pa.Table,
-        spans: Spans,
-        selected: Mask,
-        rank: int,
-        lanes: Sequence[int],
-        *,
-        lacks_device: bool = False,
-    ) -> None:
-        """Takes in one window.
+    def add(self, windows: Windows, spans: Spans, selected: Mask, *, lacks_device: bool = False) -> None:
+        """Takes in windows.
 
         Args:
-            table: KERNEL_COLUMNS.
+            windows: KERNEL_COLUMNS.
             spans: the same rows.
             selected: shape (n,), device events, as for `breakdown.device_breakdown`; none: the host's
                 operators count.
-            rank: whose window it is.
-            lanes: of the host, threads that run the model's operators.
             lacks_device: the operators only launch work, although the trace has none of the device's.
         """
+        table = windows.table
         if selected.any():
             rows = np.flatnonzero(selected)
-            _add(self.device, table, spans, rows, (spans.end - spans.start)[rows], rank, on_device=True)
+            _add(self.device, windows, spans, rows, (spans.end - spans.start)[rows], on_device=True)
             self.device.busy_ns += iv.length(spans.union(selected))
             _add_copies(self.device, table, spans, rows)
             _add_launches(self.device, table, spans, rows)
             return
         computes = (spans.device < 0) & iv.one_of(spans.kind, (COMPUTE, HOST) if lacks_device else (COMPUTE,))
-        computes &= iv.one_of(spans.lane, lanes)
+        computes &= iv.one_of(spans.lane, windows.lanes_with("main", "autograd", "executor"))
         rows = np.flatnonzero(computes | ((spans.device < 0) & (spans.kind == COMM)))
         if len(rows):
             rows, ns = own_time(spans, rows)
-            _add(self.host, table, spans, rows, ns, rank, on_device=False)
+            _add(self.host, windows, spans, rows, ns, on_device=False)
 
 
 def _add(
     side: SideSums,
-    table: pa.Table,
+    windows: Windows,
     spans: Spans,
     rows: NDArray[np.int64],
     ns: Int64,
-    rank: int,
     *,
     on_device: bool,
 ) -> None:
+    table, window = windows.table, windows.window_of_row[rows]
     name, names = words(table, "name")
     operator, operators = words(table, "operator")
     types = _types(spans, rows, (name[rows], names), (operator[rows], operators), on_device=on_device)
-    of_rank = side.by_rank.setdefault(rank, {})
-    for code, total in enumerate(np.bincount(types, ns, len(_TYPES)).astype(np.int64).tolist()):
-        of_rank[_TYPES[code]] = of_rank.get(_TYPES[code], 0) + total
-    keys, group = iv.numbered(name[rows] * len(_TYPES) + types)
-    calls = np.bincount(group, minlength=len(keys))
-    sums = [
-        side.names.setdefault((text_of(names, key // len(_TYPES)), _TYPES[key % len(_TYPES)]), Sums())
-        for key in keys.tolist()
-    ]
-    totals = iv.exact_sums(group, ns, len(keys))
-    for of_name, count, total in zip(sums, calls.tolist(), totals, strict=True):
-        of_name.calls += count
-        of_name.ns += total
+    of_types = iv.exact_sums(window * len(_TYPES) + types, ns, len(_TYPES) * len(windows.parts))
+    for index, facts in enumerate(windows.facts):
+        of_rank = side.by_rank.setdefault(facts.rank, {})
+        for kind, total in zip(_TYPES, of_types[index * len(_TYPES) :], strict=False):
+            of_rank[kind] = of_rank.get(kind, 0) + total
+    keys, group = iv.numbered(name[rows].astype(np.int64) * len(_TYPES) + types)
+    calls, totals = np.bincount(group, minlength=len(keys)).tolist(), iv.exact_sums(group, ns, len(keys))
+    sums = [Sums() for _ in keys]
+    for index in in_order(group, window, len(keys)):
+        name_code, kind_code = divmod(int(keys[index]), len(_TYPES))
+        sums[index] = side.names.setdefault((text_of(names, name_code), _TYPES[kind_code]), sums[index])
+        sums[index].calls += calls[index]
+        sums[index].ns += totals[index]
     if on_device:
         _add_configurations(sums, table, rows, group, ns)
         of_call, launchers = _launchers(table, rows, operator[rows], operators)
@@ -181,11 +172,11 @@ def _add(
             )
             entry[0] += count
             entry[1] += total
-    _add_layers(side, table, spans, rows, ns)
+    _add_layers(side, table, spans, rows, ns, window)
     layer, layers = words(table, "layer")
     launched = Coded(operator[rows] if on_device else np.full(len(rows), -1), operators)
     in_layer, named = Coded(layer[rows], layers), Coded(name[rows], names)
-    add_places(side.places, in_layer, launched, named, spans.phase[rows], types, ns)
+    add_places(side.places, in_layer, launched, named, spans.phase[rows], types, ns, window)
 
 
 def _types(
@@ -256,7 +247,14 @@ def _add_configurations(
         shapes[key] = shapes.get(key, 0) + total
 
 
-def _add_layers(side: SideSums, table: pa.Table, spans: Spans, rows: NDArray[np.int64], ns: Int64) -> None:
+def _add_layers(
+    side: SideSums,
+    table: pa.Table,
+    spans: Spans,
+    rows: NDArray[np.int64],
+    ns: Int64,
+    window: NDArray[np.int64],
+) -> None:
     layer, layers = words(table, "layer")
     code, phase = layer[rows] + 1, spans.phase[rows]
     calls = np.bincount(code, minlength=len(layers) + 1)
@@ -264,7 +262,7 @@ def _add_layers(side: SideSums, table: pa.Table, spans: Spans, rows: NDArray[np.
         iv.exact_sums(code, np.where(chosen, ns, 0), len(layers) + 1)
         for chosen in (np.ones(len(rows), dtype=bool), phase == FORWARD, phase == BACKWARD)
     ]
-    for index in np.flatnonzero(calls).tolist():
+    for index in in_order(code, window, len(calls)):
         sums = side.layers.setdefault(layers[index - 1] if index else "", LayerSums())
         sums.calls += int(calls[index])
         sums.ns += totals[0][index]

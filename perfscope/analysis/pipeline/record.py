@@ -9,7 +9,7 @@ them. On devices the work of a mark is what was launched in it.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -92,6 +92,14 @@ class PipelineRecord(Struct):
             self.windows.setdefault(window, {}).update(ranks)
 
 
+def marks_of_stages(table: pa.Table, spans: Spans) -> NDArray[np.bool_]:
+    """Ranges of the host that name work of a stage. Shape (n,)."""
+    code, names = words(table, "name")
+    says = np.array([*(any(_parsed(name, *rule) is not None for rule in _RULES) for name in names), False])
+    result: NDArray[np.bool_] = (spans.kind == ANNOTATION) & (spans.device < 0) & says[code]
+    return result
+
+
 class _Works:
     """When what was launched (on devices) or ran (on the host) computed, in order of launch."""
 
@@ -120,11 +128,11 @@ def _marks(table: pa.Table, spans: Spans) -> tuple[list[StageSpan], bool]:
     """(ranges of the host that name work of a stage, whether they are the probe's)."""
     code, names = words(table, "name")
     is_mark = (spans.kind == ANNOTATION) & (spans.device < 0)
-    for prefix, parse in ((layout.MARK_STAGE, _action), (_TORCH_ACTION, _action), ("", _range)):
+    for prefix, parse in _RULES:
         parsed = {
             number: work
             for number, name in enumerate(names)
-            if name.startswith(prefix) and (work := parse(name[len(prefix) :])) is not None
+            if (work := _parsed(name, prefix, parse)) is not None
         }
         rows = np.flatnonzero(is_mark & np.isin(code, list(parsed)))
         if len(rows):
@@ -148,6 +156,18 @@ def _range(text: str) -> tuple[int, int, StageWork] | None:
     if match is None:
         return None
     return UNKNOWN_STAGE, int(match[2]), StageWork.FORWARD if match[1] == "Forward" else StageWork.BACKWARD
+
+
+_Action = tuple[int, int, StageWork]
+_RULES: tuple[tuple[str, Callable[[str], _Action | None]], ...] = (
+    (layout.MARK_STAGE, _action),
+    (_TORCH_ACTION, _action),
+    ("", _range),
+)
+
+
+def _parsed(name: str, prefix: str, parse: Callable[[str], _Action | None]) -> _Action | None:
+    return parse(name[len(prefix) :]) if name.startswith(prefix) else None
 
 
 def _worked(mark: StageSpan, works: _Works, *, is_own: bool) -> StageSpan | None:

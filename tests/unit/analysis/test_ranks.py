@@ -19,6 +19,8 @@ from perfscope.analysis import ranks as ranks_module
 from perfscope.analysis.comm_record import CommRecord
 from perfscope.analysis.rank_part import RankTask
 from perfscope.analysis.run import analyze_run
+from perfscope.analysis.spans import WindowFacts
+from perfscope.analysis.windows import Window, one_window
 from perfscope.ingest.importing import import_traces
 from perfscope.messages.missing import cause_text, figure_text
 from perfscope.reports.document import build_document, render_json
@@ -133,7 +135,10 @@ def test_a_group_that_the_trace_does_not_name_is_merged_alike_in_any_order() -> 
             {field.name: pa.array(values.get(field.name, [None]), field.type) for field in TIMELINE}, TIMELINE
         )
         made = CommRecord()
-        made.add(table, rank, 0, {})
+        facts = WindowFacts(
+            rank=rank, window=0, host="", steps=(), whole_file=False, has_device=False, roles={}, groups={}
+        )
+        made.add(one_window(Window(facts, table)))
         return made
 
     for sizes, expected in (((4, 4, 4), 4), ((4, 8, 4), 0), ((None, 4, 4), 0)):

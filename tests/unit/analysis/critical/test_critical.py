@@ -21,6 +21,7 @@ from perfscope.analysis.critical.results import CriticalPath
 from perfscope.analysis.mainline import LineRecord
 from perfscope.analysis.missing import Missing
 from perfscope.analysis.spans import StepSpan, WindowFacts, spans_of
+from perfscope.analysis.windows import Window, one_window
 from perfscope.messages import critical_path as texts
 from perfscope.messages.missing import cause_text, figure_text
 from perfscope.rundir.schema import TIMELINE
@@ -101,8 +102,9 @@ def walk(
         source.tables[rank] = table
         spans = spans_of(table)
         steps = analyzed_steps(spans, facts)
-        record.add(table, rank, 0, {})
-        lines.add(table, spans, activity(spans, facts), steps, (rank, 0, facts.host))
+        windows = one_window(Window(facts, table))
+        record.add(windows)
+        lines.add(windows, spans, activity(spans, facts), [steps])
     found = analyze_collectives(record, names, world_size or len(ranks))
     paths, missing = analyze_critical(lines, found.matches, found.clocks, source)  # type: ignore[arg-type]
     for one in paths:

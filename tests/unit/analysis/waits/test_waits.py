@@ -21,6 +21,7 @@ from perfscope.analysis.waits.analyze import analyze_waits
 from perfscope.analysis.waits.host_conditions import HostConditions
 from perfscope.analysis.waits.results import LateCause, WaitAnalysis
 from perfscope.analysis.waits.stragglers import RankStepTimes, always_on, binomial_tail
+from perfscope.analysis.windows import Window, one_window
 from perfscope.ingest.importing import import_traces
 from perfscope.messages.missing import cause_text, figure_text
 from perfscope.rundir.reader import RunReader
@@ -476,8 +477,9 @@ def waits_of_import(source: RunReader) -> WaitAnalysis:
         table = source.timeline(facts.rank, facts.window)
         spans, hosts[facts.rank] = spans_of(table), facts.host
         act, steps = bd.activity(spans, facts), bd.analyzed_steps(spans, facts)
-        record.add(table, facts.rank, facts.window, facts.groups)
-        lines.add(table, spans, act, steps, (facts.rank, facts.window, facts.host))
+        windows = one_window(Window(facts, table, facts.groups))
+        record.add(windows)
+        lines.add(windows, spans, act, [steps])
     comm = analyze_collectives(record, hosts, len(hosts))
     return analyze_waits(lines, comm.matches, comm.clocks, hosts, world_size=len(hosts))
 
