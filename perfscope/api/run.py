@@ -104,9 +104,9 @@ class Run:
     """A recorded or imported run. Nothing is computed before it is asked for, and nothing twice.
 
     The tables are ``steps``, ``ranks``, ``layers``, ``rank_layers``, ``operators``, ``kernels``,
-    ``collectives``, ``calls``, ``arrivals``, ``axes``, ``layer_axes``, ``phases``, ``findings``,
-    ``what_ifs``, ``missing``, ``samples``, ``roofline`` and ``timeline``; docs/tables.md lists their
-    columns. All but the last are also properties that give a pandas frame.
+    ``collectives``, ``calls``, ``arrivals``, ``axes``, ``layer_axes``, ``phases``, ``loading``,
+    ``findings``, ``what_ifs``, ``missing``, ``samples``, ``roofline`` and ``timeline``; docs/tables.md
+    lists their columns. All but the last are also properties that give a pandas frame.
 
     Args:
         reader: of a run whose derived tables are up to date.
@@ -127,6 +127,8 @@ class Run:
         arrivals: pd.DataFrame
         axes: pd.DataFrame
         layer_axes: pd.DataFrame
+        phases: pd.DataFrame
+        loading: pd.DataFrame
         findings: pd.DataFrame
         what_ifs: pd.DataFrame
         missing: pd.DataFrame

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
+from perfscope.analysis.loading.results import LoaderWorker, RankLoading
 from perfscope.analysis.results import Breakdown, RankResult, RunAnalysis
 from perfscope.api.columns import Column, TableSpec
 from perfscope.messages.missing import missing_document
@@ -347,7 +348,48 @@ PHASES = TableSpec(
     ),
     lambda analysis: ((phase, of_rank) for phase in analysis.phases for of_rank in phase.ranks),
 )
+
+
+def _of_worker(name: str) -> Callable[[tuple[RankLoading, LoaderWorker | None]], object]:
+    def value(row: tuple[RankLoading, LoaderWorker | None]) -> object:
+        return None if row[1] is None else getattr(row[1], name)
+
+    return value
+
+
+LOADING = TableSpec(
+    "loading",
+    "worker of the data loader that gave a rank most batches",
+    (
+        Column("rank", "int", "global rank", lambda row: row[0].rank),
+        Column("worker", "int", "its number; null where no worker left a record", _of_worker("worker")),
+        Column("num_workers", "int", "of the loader", lambda row: row[0].num_workers),
+        Column("prefetch", "int", "batches assigned to each worker ahead", lambda row: row[0].prefetch),
+        Column("num_batches", "int", "that it made", _of_worker("num_batches")),
+        Column("batch_mean_ns", "int", "from a task to its batch, mean", _of_worker("mean_ns")),
+        Column("batch_median_ns", "int", "the same, median", _of_worker("median_ns")),
+        Column("cpu_ratio", "float", "of that time, on a CPU", _of_worker("cpu_ratio")),
+        Column("runqueue_ratio", "float", "ready to run, without a CPU", _of_worker("runqueue_ratio")),
+        Column("asleep_ratio", "float", "neither: reads, network, locks, sleep", _of_worker("asleep_ratio")),
+        Column("idle_ratio", "float", "of its life, without a task", _of_worker("idle_ratio")),
+        Column("read_bytes", "int", "that it read, page cache included", _of_worker("read_chars")),
+        Column("storage_read_bytes", "int", "of these, from storage", _of_worker("read_bytes")),
+        Column("major_faults", "int", "page faults that waited for storage", _of_worker("major_faults")),
+        Column("num_asked", "int", "its batches that the training asked for", _of_worker("num_asked")),
+        Column("wait_ns", "int", "that the training waited for these, summed", _of_worker("wait_ns")),
+        Column("late_wait_ns", "int", "of that, until they were finished", _of_worker("late_wait_ns")),
+        Column(
+            "queue_depth_batches",
+            "float",
+            "batches of all workers that were ready when the training asked for one of these, mean",
+            _of_worker("mean_ready"),
+        ),
+    ),
+    lambda analysis: (
+        (loading, worker) for loading in analysis.loading for worker in (loading.workers or (None,))
+    ),
+)
 SPECS = (
     *(RANKS, LAYERS, RANK_LAYERS, OPERATORS, KERNELS, COLLECTIVES, CALLS, ARRIVALS, AXES, LAYER_AXES),
-    *(PHASES, FINDINGS, WHAT_IFS, MISSING, COUNTERS, ROOFLINE),
+    *(PHASES, LOADING, FINDINGS, WHAT_IFS, MISSING, COUNTERS, ROOFLINE),
 )

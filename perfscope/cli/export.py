@@ -27,7 +27,8 @@ TRACKERS = ("mlflow", "wandb", "tensorboard")
     default="timeline",
     show_default=True,
     help="Which table: steps, ranks, layers, rank_layers, operators, kernels, collectives, calls, "
-    "arrivals, axes, layer_axes, findings, what_ifs, missing, samples, roofline or timeline.",
+    "arrivals, axes, layer_axes, phases, loading, findings, what_ifs, missing, samples, roofline or "
+    "timeline.",
 )
 @click.option(
     "-o",

@@ -12,6 +12,7 @@ CAUSES: Mapping[InputCause, str] = {
     InputCause.DECODE: "decode-bound",
     InputCause.STORE: "store-bound",
     InputCause.WAIT: "waiting workers",
+    InputCause.RECEIVING: "finished batches are received slowly",
     InputCause.SLOW_WORKER: "one slow worker",
 }
 

@@ -11,6 +11,7 @@ class InputCause(str, Enum):
     DECODE = "decode"  # workers compute
     STORE = "store"  # workers wait while bytes come from storage
     WAIT = "wait"  # workers wait, and no bytes are counted: network, locks, sleep
+    RECEIVING = "receiving"  # batches were finished in time: the training takes long to receive them
     SLOW_WORKER = "slow_worker"  # one worker is slower than the others, and batches keep their order
 
 

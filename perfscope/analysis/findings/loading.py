@@ -18,6 +18,7 @@ _KINDS = {
     InputCause.DECODE: FindingKind.DECODE_BOUND,
     InputCause.STORE: FindingKind.STORE_BOUND,
     InputCause.WAIT: FindingKind.INPUT_BOUND,
+    InputCause.RECEIVING: FindingKind.INPUT_BOUND,
     InputCause.SLOW_WORKER: FindingKind.SLOW_WORKER,
 }
 # What removes the cause; of the others that is the whole wait.
@@ -125,6 +126,7 @@ def _loader_facts(evidence: Evidence, loading: RankLoading | None) -> LoaderFact
         cpu_ratio=loading.cpu_ratio,
         asleep_ratio=loading.asleep_ratio,
         late_ratio=loading.late_ratio,
+        received_ratio=1 - loading.late_wait_ns / max(1, loading.wait_ns),
         mean_ready=loading.mean_ready,
         bytes_per_sample=of_sample,
         cached_ratio=loading.cached_ratio,

@@ -22,6 +22,7 @@ from perfscope.vocabulary.loading import InputCause, LoaderChange
 NOTABLE = 0.05  # of the time between batches that waiting must be for a cause to be sought
 SLOWER = 2.0  # times the median of the other workers: one is slow
 EXPLAINS = 0.5  # of the waiting that the slow worker must account for
+RECEIVED = 0.6  # of the waiting for batches that were finished before: the workers are not the cause
 MOSTLY = 0.6  # of the time on batches: on a CPU, or waiting for one
 ASLEEP = 0.4
 FEWEST = 4  # batches of a worker that is compared
@@ -42,6 +43,7 @@ def predicted(loading: RankLoading, stretches: Sequence[Stretch], num_cpus: int 
     predictions = []
     for change, (factor, make) in _changes(loading, num_cpus).items():
         saved = max(0.0, base - period_ns(stretches, make, handing_over)) * min(scale, 1.0)
+        saved = min(saved, float(loading.late_wait_ns))  # no worker shortens the receiving of a batch
         predictions.append(
             LoaderPrediction(
                 change=change,
@@ -57,6 +59,8 @@ def predicted(loading: RankLoading, stretches: Sequence[Stretch], num_cpus: int 
 def _with_cause(loading: RankLoading) -> RankLoading:
     if not loading.workers or loading.wait_ns < NOTABLE * loading.period_ns:
         return loading
+    if loading.late_wait_ns < (1 - RECEIVED) * loading.wait_ns:
+        return replace(loading, cause=InputCause.RECEIVING)
     slow = slow_worker(loading.workers)
     alone = loading.prediction(LoaderChange.EQUAL_WORKERS)
     if slow is not None and (alone is None or alone.saved_ns >= EXPLAINS * loading.wait_ns):

@@ -9,6 +9,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from perfscope.analysis.intervals import Int64
+from perfscope.analysis.loading.lanes import made_ends
 from perfscope.analysis.loading.predictions import predicted
 from perfscope.analysis.loading.replay import Stretch
 from perfscope.analysis.loading.results import LoadedBatch, LoaderWorker, RankLoading
@@ -41,6 +42,7 @@ def rank_loading(
     periods, waits = np.diff(taken, prepend=taken[:1])[~opens], asks[~opens, _WAITED]
     if not len(waits):
         return None
+    late = _late_ns(loading, iterators, asks)
     at = np.unique(np.linspace(0, len(asks) - 1, min(len(asks), _FEW_SAMPLES)).astype(int))
     sampled = asks[at][asks[at, _READY] >= 0]
     ready = asks[asks[:, _READY] >= 0, _READY]
@@ -54,12 +56,13 @@ def rank_loading(
         wait_ns=round(float(waits.mean())),
         num_passes=int(opens.sum()),
         start_ns=int(asks[opens, _WAITED].sum()),
-        late_ratio=float((waits >= LATE_NS).mean()),
+        late_ratio=float((late[~opens] >= LATE_NS).mean()),
+        late_wait_ns=round(float(late[~opens].mean())),
         mean_ready=float(ready.mean()) if len(ready) else None,
         ready_times_ns=tuple((sampled[:, _BEGIN] - asks[0, _BEGIN]).tolist()),
         ready=tuple(sampled[:, _READY].tolist()),
         samples=first.batch_size * len(asks) if first.batch_size else None,
-        workers=_workers(loading, iterators),
+        workers=_workers(loading, iterators, asks, late),
         drawn=_drawn(loading, iterators, asks),
     )
     return predicted(result, _stretches(loading, iterators, asks), num_cpus)
@@ -77,20 +80,37 @@ def _main_loader(loading: Loading) -> list[LoaderIterator]:
     return max(groups.values(), key=num_asks)
 
 
-def _workers(loading: Loading, iterators: Sequence[LoaderIterator]) -> tuple[LoaderWorker, ...]:
+def _late_ns(loading: Loading, iterators: Sequence[LoaderIterator], asks: Int64) -> Int64:
+    """Of each wait, until the worker had finished the batch; all of it where that is not known. The rest is
+    receiving it: the queue, pinning, and waiting for a CPU."""
+    finished = np.full(len(asks), -1, dtype=np.int64)
+    for entry in iterators:
+        at = np.flatnonzero(asks[:, _ITERATOR] == entry.number)
+        finished[at] = made_ends(loading, entry, asks[at])
+    late = np.clip(finished - asks[:, _BEGIN], 0, asks[:, _WAITED])
+    return np.where(finished < 0, asks[:, _WAITED], late)
+
+
+def _workers(
+    loading: Loading, iterators: Sequence[LoaderIterator], asks: Int64, late: Int64
+) -> tuple[LoaderWorker, ...]:
     records: dict[int, list[WorkerRows]] = defaultdict(list)
     for entry in iterators:
         for pid in entry.workers:
             if pid in loading.workers and len(loading.workers[pid].rows):
                 records[loading.workers[pid].worker].append(loading.workers[pid])
-    return tuple(_worker(number, records[number]) for number in sorted(records))
+    return tuple(
+        _worker(number, records[number], asks[asks[:, _WORKER] == number], late[asks[:, _WORKER] == number])
+        for number in sorted(records)
+    )
 
 
-def _worker(number: int, records: Sequence[WorkerRows]) -> LoaderWorker:
+def _worker(number: int, records: Sequence[WorkerRows], asks: Int64, late: Int64) -> LoaderWorker:
     rows = np.concatenate([record.rows for record in records])
     waited, lengths, cpu, queued_ns, count = (int(value) for value in rows[:, 2:].sum(axis=0))
     on_cpu = min(1.0, cpu / max(1, lengths))
     queued = min(1 - on_cpu, queued_ns / max(1, lengths))
+    ready = asks[asks[:, _READY] >= 0, _READY]
     return LoaderWorker(
         worker=number,
         num_batches=count,
@@ -103,6 +123,10 @@ def _worker(number: int, records: Sequence[WorkerRows]) -> LoaderWorker:
         read_chars=_used(records, "rchar"),
         read_bytes=_used(records, "read_bytes"),
         major_faults=_used(records, "major_faults"),
+        num_asked=len(asks),
+        wait_ns=int(asks[:, _WAITED].sum()),
+        late_wait_ns=int(late.sum()),
+        mean_ready=float(ready.mean()) if len(ready) else None,
     )
 
 

@@ -22,6 +22,10 @@ class LoaderWorker(Struct, frozen=True, kw_only=True):
         read_chars: bytes that it read, the page cache included; None: not known.
         read_bytes: of these, what had to be fetched from storage; None: not known.
         major_faults: page faults that waited for storage (memory-mapped files); None: not known.
+        num_asked: batches of it that the training asked for.
+        wait_ns: that the training waited for these, in all; `late_wait_ns`: of that, until they were
+            finished.
+        mean_ready: batches of all workers that were ready when it asked for these; None: not known.
     """
 
     worker: int
@@ -35,6 +39,10 @@ class LoaderWorker(Struct, frozen=True, kw_only=True):
     read_chars: int | None
     read_bytes: int | None
     major_faults: int | None
+    num_asked: int
+    wait_ns: int
+    late_wait_ns: int
+    mean_ready: float | None
 
 
 class LoadedBatch(Struct, frozen=True, kw_only=True):
@@ -73,7 +81,8 @@ class RankLoading(Struct, frozen=True, kw_only=True):
         start_ns: waits for the first batch of each pass, in all: workers start.
         period_ns: mean time from one batch of a pass to the next.
         wait_ns: of that, waiting for the batch.
-        late_ratio: share of the asks for which the batch was not ready.
+        late_wait_ns: of that, until the worker had finished the batch; all of it where that is not known.
+        late_ratio: share of the asks for which the batch was not finished.
         mean_ready: batches that were ready when the training asked; None: not known.
         ready_times_ns, ready: some of these, in order; ns since the first.
         samples: that the asks gave; None: the loader has no fixed batch size.
@@ -94,6 +103,7 @@ class RankLoading(Struct, frozen=True, kw_only=True):
     start_ns: int
     period_ns: int
     wait_ns: int
+    late_wait_ns: int
     late_ratio: float
     mean_ready: float | None
     ready_times_ns: tuple[int, ...]

@@ -16,6 +16,7 @@ _LEADS = {
     InputCause.DECODE: "Decode-bound",
     InputCause.STORE: "Store-bound",
     InputCause.WAIT: "Input-bound",
+    InputCause.RECEIVING: "Input-bound",
     InputCause.SLOW_WORKER: "One slow loader worker",
 }
 
@@ -29,6 +30,7 @@ class LoaderFacts(Struct, frozen=True, kw_only=True):
     cpu_ratio: float  # of that
     asleep_ratio: float
     late_ratio: float  # of the batches
+    received_ratio: float  # of the wait, for batches that were finished
     mean_ready: float | None
     bytes_per_sample: float | None  # page cache included
     cached_ratio: float | None
@@ -47,6 +49,11 @@ class LoaderFacts(Struct, frozen=True, kw_only=True):
                 f"Of {self.num_workers} workers, worker {self.slow_worker} takes "
                 f"{format_ns(self.slow_ns)} for a batch, the others {format_ns(self.others_ns)}. Batches are "
                 "taken in order, so the others wait."
+            )
+        if self.cause is InputCause.RECEIVING:
+            return (
+                f"{capital(workers)} finished batches in time: {format_ratio(self.received_ratio, 0)} of the "
+                f"wait is for batches that were finished already. {self._ready()}"
             )
         shares = (
             f"{capital(workers)} take{'s' if self.num_workers == 1 else ''} {format_ns(self.batch_ns)} for a "
@@ -83,6 +90,12 @@ class LoaderFacts(Struct, frozen=True, kw_only=True):
             return (
                 f"Look at what worker {self.slow_worker} loads: its files, its shard, its CPU. "
                 "`in_order=False` (torch 2.6) lets finished batches go first."
+            )
+        if self.cause is InputCause.RECEIVING:
+            cpus = "" if self.num_cpus is None else f" ({counted(self.num_cpus, 'CPU')} for the rank)"
+            return (
+                f"Keep a CPU free for the training process: fewer workers{cpus}. Make batches cheap to "
+                "receive: few large tensors instead of many small objects."
             )
         if self.cause is InputCause.STORE:
             return (

@@ -69,7 +69,8 @@ def _facts(loading: RankLoading) -> FactList:
     pairs = [
         ("Workers", f"{loading.num_workers}, prefetch {loading.prefetch or 'not known'}"),
         ("Batches", units.format_count(loading.num_asks)),
-        ("Next batch not ready in time", f"{units.format_ratio(loading.late_ratio)} of the batches"),
+        ("Wait per batch", _wait(loading)),
+        ("Next batch not finished in time", f"{units.format_ratio(loading.late_ratio)} of the batches"),
         ("Start of workers", starts),
     ]
     if loading.mean_ready is not None:
@@ -78,6 +79,11 @@ def _facts(loading: RankLoading) -> FactList:
         pairs.append(("Finished batches in the queue", f"{loading.mean_ready:.1f} on average{explained}"))
     pairs += _reads(loading)
     return FactList(id="input-facts", title="Loader", pairs=tuple(pairs))
+
+
+def _wait(loading: RankLoading) -> str:
+    received = loading.wait_ns - loading.late_wait_ns
+    return f"{units.format_ns(loading.wait_ns)}; {units.format_ns(received)} of it for finished batches"
 
 
 def _reads(loading: RankLoading) -> list[tuple[str, str]]:
