@@ -38,6 +38,7 @@ COLLECTORS: tuple[str, ...] = (
     "perfscope.collectors.power.perf:PerfEnergy",
     "perfscope.collectors.storage:IoCounters",
     "perfscope.collectors.mounts:MountBytes",
+    "perfscope.collectors.lustre_osts:LustreOsts",
     "perfscope.collectors.cpu.neighbors:Neighbors",
     "perfscope.collectors.stacks.bursts:StackBursts",
 )

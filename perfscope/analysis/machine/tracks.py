@@ -12,6 +12,7 @@ from perfscope.analysis.machine.host import Host
 from perfscope.analysis.machine.lines import SampledLine, gauge_line, rate_line, summed, track
 from perfscope.analysis.machine.link_peaks import LINK_SPEED, gpu_link_peak, interface_peak
 from perfscope.analysis.machine.memory import occupancy_tracks
+from perfscope.analysis.machine.ost_lines import ost_tracks
 from perfscope.analysis.machine.peaks import Peak, memory_peak
 from perfscope.analysis.machine.results import CounterTrack
 from perfscope.rundir.metrics import GAUGE
@@ -142,6 +143,7 @@ def tracks(host: Host) -> list[CounterTrack]:
         _all(host, _POWER),
         _all(host, _CLOCKS),
         _all(host, _IO),
+        ost_tracks(host),
         _rank_io(host),
     )
     return list(chain.from_iterable(parts))

@@ -33,6 +33,7 @@ GROUPS = {
     "ethernet": ("Ethernet and TCP", "Ethernet"),
     "io": ("Storage", "storage"),
     "mounts": ("File systems", "file systems"),
+    "osts": ("File systems", "file systems"),
     "power": ("Power", "power"),
     NEIGHBORS: ("Neighbors", NEIGHBORS),
     "stacks": ("Python stacks", "Python stacks"),
