@@ -56,8 +56,8 @@ def _latencies(host: Host) -> Iterator[CounterTrack]:
         slowest = max(lines, key=lambda ost: float(lines[ost].values.mean()), default="")
         for ost, line in lines.items():
             if len(lines) <= MOST_OSTS or ost == slowest:
-                note = f", the slowest of {len(lines)} OSTs" if len(lines) > MOST_OSTS else ""
-                title = f"{ost}, mean time of a request{note}"
+                note = f", slowest of {len(lines)}" if len(lines) > MOST_OSTS else ""
+                title = f"{ost}, time per request{note}"
                 yield track(host, "io", title, "ns", line, key=f"ost_request_time{{ost={ost}}}")
 
 

@@ -74,7 +74,7 @@ CHART_TITLES = {
     ("fabric", Unit.RATIO): "Fabric, share of time",
     ("cpu", Unit.EVENTS): "CPUs, events",
     ("power", Unit.TEMPERATURE): "Temperature",
-    ("io", Unit.TIME): "Storage, time of a request",
+    ("io", Unit.TIME): "Storage, time per request",
     ("clocks", Unit.RATIO): "Throttled by heat",
 }
 UNIT_ORDER = (Unit.RATIO, Unit.RATE, Unit.BYTES, Unit.POWER, Unit.FREQUENCY, Unit.TEMPERATURE, Unit.EVENTS)

@@ -40,10 +40,10 @@ def lines_of(folder: Path, latency_ms: dict[str, float]) -> dict[str, CounterTra
 def test_each_target_has_its_rate_and_the_mean_time_of_its_requests(tmp_path: Path) -> None:
     lines = lines_of(tmp_path, {"scratch-OST0000": 2.0, "scratch-OST0001": 5.0})
     assert set(lines) == {
-        f"scratch-OST000{number}{what}" for number in (0, 1) for what in (" read", ", mean time of a request")
+        f"scratch-OST000{number}{what}" for number in (0, 1) for what in (" read", ", time per request")
     }
     assert lines["scratch-OST0000 read"].mean == pytest.approx([1e6] * 3)
-    slow = lines["scratch-OST0001, mean time of a request"]
+    slow = lines["scratch-OST0001, time per request"]
     assert slow.unit == "ns" and slow.mean == pytest.approx([5.0 * MS] * 2)  # no point without an answer
 
 
@@ -52,6 +52,6 @@ def test_of_many_targets_the_bytes_are_added_up_and_the_slowest_is_named(tmp_pat
     lines = lines_of(tmp_path, latency)
     assert set(lines) == {
         "12 OSTs of scratch read",
-        "scratch-OST000b, mean time of a request, the slowest of 12 OSTs",
+        "scratch-OST000b, time per request, slowest of 12",
     }
     assert lines["12 OSTs of scratch read"].mean == pytest.approx([12e6] * 3)
