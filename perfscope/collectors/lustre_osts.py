@@ -111,7 +111,7 @@ def _count(ctx: Context, path: str) -> tuple[dict[Metric, int], str]:
 def ost_files(ctx: Context) -> dict[str, str]:
     """Name of each target (``scratch-OST0003``) -> its file; of several mounts of one, the first."""
     files: dict[str, str] = {}
-    for path in next((found for pattern in PATTERNS if (found := ctx.glob(pattern))), []):
+    for path in next((paths for pattern in PATTERNS if (paths := ctx.glob(pattern))), []):
         ost, has_client, client = path.split("/")[-2].partition("-osc-")
         if has_client and not client.startswith("MDT"):  # those of a metadata server are no client's
             files.setdefault(ost, path)
