@@ -91,9 +91,11 @@ def command(
 ) -> None:
     """Rank ways to train a model on a machine by the time of their steps, under a limit of memory.
 
-    Every mesh of the axes dp, fsdp, tp, sp, pp, cp and ep is tried, with each batch, precision, number of
-    microbatches, schedule of a pipeline, and with activation checkpointing. Memory and operators come from
-    one step on tensors without values, communication from the schemes' own formulas. Times are predicted
+    Every mesh of the axes dp, fsdp, tp, sp, pp, cp and ep is tried by its scheme of `perfscope bench`, with
+    each batch, precision, number of microbatches, schedule of a pipeline and some sizes of DDP's buckets.
+    serial and DDP are tried with activation checkpointing, too. Memory (weights, gradients, optimizer,
+    activations, buffers) and operators come from one step on tensors without values, communication from the
+    schemes' own formulas. The output ends with everything that was assumed. Times are predicted
     from a short training of the model on this machine; with --flops they are lower bounds instead, and real
     steps take longer, in some ways much longer.
 

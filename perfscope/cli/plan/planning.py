@@ -81,7 +81,7 @@ def make_plan(model: str, cluster: str, *, top: int, verify: int, asked: Mapping
         trials=trials,
         document=plan_document({**described, **counts}, best, front, excluded, assumed, trials),
     )
-    text = plan_text(heading, best, command, front[:_FRONT], excluded, assumed, space.memory_limit)
+    text = plan_text(heading, plans, top, command, front[:_FRONT], excluded, assumed, space.memory_limit)
     return MadePlan(build_plan_report(page), text + (verified_text(trials) if trials else ""))
 
 
@@ -196,6 +196,8 @@ def _assumed(space: Space, used: Calibrated, asked: Mapping[str, Any]) -> list[s
         *_BASE_ASSUMED,
         f"DDP and FSDP hide {100 * hidden:.0f} % of the communication that their passes can hide, other "
         "schemes none (--overlap)",
+        "activations are recomputed in serial and DDP alone: the other schemes do not take activation "
+        "checkpointing",
         f"collectives as {space.backend} does them; no rank is late",
     ]
 

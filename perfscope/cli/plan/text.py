@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msgspec import to_builtins
+from msgspec.structs import replace
 
 from perfscope import __version__
 from perfscope.analysis.plan.ranking import order_agreement
-from perfscope.analysis.plan.records import Basis, Excluded, Planned, Trial, Unfit
+from perfscope.analysis.plan.records import Basis, Candidate, Excluded, Planned, Trial, Unfit
 from perfscope.cli.formatting import command_lines, number, table, wrapped
 from perfscope.messages.lists import counted
 from perfscope.messages.plan import (
@@ -63,18 +64,26 @@ def plan_document(
 
 def plan_text(
     heading: str,
-    best: Sequence[Planned],
+    plans: Sequence[Planned],
+    top: int,
     command: str,
     front: Sequence[Planned],
     excluded: Sequence[Excluded],
     assumed: Sequence[str],
     limit: float | None,
 ) -> str:
-    """The table, what the first one is, the Pareto front, what cannot be, and what is assumed."""
+    """The table of the `top` best, what the first one is, memory with recomputation, the Pareto front, what
+    cannot be, and what is assumed.
+
+    Args:
+        plans: all that fit, the best first.
+    """
+    best = plans[:top]
     lines = [heading, "", *_ranking(best), "", PREDICTIONS if is_predicted(best[0]) else LOWER_BOUNDS]
     if any(not plan.candidate.memory.is_verified for plan in (*best, *front)):
         lines.append(UNVERIFIED_MEMORY)
     lines += ["", _memory_of_best(best[0]), *command_lines(command, "   ")]
+    lines += _recomputation(plans, excluded)
     if len(front) > 1:
         cost = "" if best[0].cost is None else ", cost"
         kind = "time" if is_predicted(best[0]) else "lower bound of time"
@@ -126,6 +135,37 @@ def _memory_of_best(plan: Planned) -> str:
         if size
     )
     return f"1. holds {_held(plan)} per rank: {parts}"
+
+
+def _recomputation(plans: Sequence[Planned], excluded: Sequence[Excluded]) -> list[str]:
+    """Memory and step with and without activation checkpointing, at the batch and precision of the best."""
+    first = plans[0].candidate
+    low, _ = _BOUNDS[not is_predicted(plans[0])]
+    plain = {_way(plan.candidate): plan for plan in plans if not plan.candidate.checkpointing}
+    too_large = {(option.name, option.batch): option for option in excluded if option.memory is not None}
+    rows = []
+    for plan in plans:
+        option = plan.candidate
+        if not option.checkpointing or (option.batch, option.dtype) != (first.batch, first.dtype):
+            continue
+        name, batch = _way(replace(option, checkpointing=False))
+        kept, unfit = plain.get((name, batch)), too_large.get((name, batch))
+        memory = kept.candidate.memory if kept is not None else unfit.memory if unfit is not None else None
+        step = "does not fit" if kept is None else format_ns(kept.step_s * 1e9)
+        held = "" if memory is None else format_bytes(memory.peak)
+        rows.append((name, held, step, _held(plan), format_ns(plan.step_s * 1e9)))
+    if not rows:
+        return []
+    head = ("", "memory", f"step{low}", "recomputed", f"step{low}")
+    title = f"Activations kept, and recomputed (activation checkpointing), batch {number(first.batch)}"
+    return ["", title, *table(head, rows[:_MOST_PAIRS])]
+
+
+def _way(option: Candidate) -> tuple[str, int]:
+    return label(option), option.batch
+
+
+_MOST_PAIRS = 3
 
 
 def _front(front: Sequence[Planned]) -> list[str]:

@@ -166,3 +166,12 @@ def test_a_page_has_every_way_with_filters_and_the_pareto_front(tmp_path: Path) 
 )
 def test_bad_input_is_one_line_that_says_what_to_do(arguments: tuple[str, ...], words: str) -> None:
     assert words in _error(*arguments)
+
+
+def test_memory_is_given_with_activations_kept_and_recomputed_also_where_only_the_latter_fits() -> None:
+    machine = ("--model", "gpt-nano", "--cluster", "1x1", *_MACHINE)
+    free = _plan(*machine).partition("Activations kept, and recomputed")[2].splitlines()
+    kept, recomputed = (float(found) for found in re.findall(r"([\d.]+) [KM]iB", free[2]))
+    assert recomputed < kept
+    tight = _plan(*machine, "--device-memory", f"{(kept + recomputed) / 2:.2f}MiB")
+    assert "does not fit" in tight.partition("Activations kept, and recomputed")[2].splitlines()[2]
