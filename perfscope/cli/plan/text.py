@@ -83,7 +83,7 @@ def plan_text(
     if any(not plan.candidate.memory.is_verified for plan in (*best, *front)):
         lines.append(UNVERIFIED_MEMORY)
     lines += ["", _memory_of_best(best[0]), *command_lines(command, "   ")]
-    lines += _recomputation(plans, excluded)
+    lines += _recomputation(plans)
     if len(front) > 1:
         cost = "" if best[0].cost is None else ", cost"
         kind = "time" if is_predicted(best[0]) else "lower bound of time"
@@ -137,23 +137,20 @@ def _memory_of_best(plan: Planned) -> str:
     return f"1. holds {_held(plan)} per rank: {parts}"
 
 
-def _recomputation(plans: Sequence[Planned], excluded: Sequence[Excluded]) -> list[str]:
+def _recomputation(plans: Sequence[Planned]) -> list[str]:
     """Memory and step with and without activation checkpointing, at the batch and precision of the best."""
     first = plans[0].candidate
     low, _ = _BOUNDS[not is_predicted(plans[0])]
     plain = {_way(plan.candidate): plan for plan in plans if not plan.candidate.checkpointing}
-    too_large = {(option.name, option.batch): option for option in excluded if option.memory is not None}
     rows = []
     for plan in plans:
         option = plan.candidate
         if not option.checkpointing or (option.batch, option.dtype) != (first.batch, first.dtype):
             continue
         name, batch = _way(replace(option, checkpointing=False))
-        kept, unfit = plain.get((name, batch)), too_large.get((name, batch))
-        memory = kept.candidate.memory if kept is not None else unfit.memory if unfit is not None else None
-        step = "does not fit" if kept is None else format_ns(kept.step_s * 1e9)
-        held = "" if memory is None else format_bytes(memory.peak)
-        rows.append((name, held, step, _held(plan), format_ns(plan.step_s * 1e9)))
+        kept = plain.get((name, batch))
+        memory, step = ("does not fit", "") if kept is None else (_held(kept), format_ns(kept.step_s * 1e9))
+        rows.append((name, memory, step, _held(plan), format_ns(plan.step_s * 1e9)))
     if not rows:
         return []
     head = ("", "memory", f"step{low}", "recomputed", f"step{low}")
