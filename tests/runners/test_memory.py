@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
-from perfscope.runners.config import BenchConfig
+from perfscope.cli.bench.memory import require_memory
+from perfscope.runners.config import BenchConfig, BenchError
 from perfscope.runners.job import Job
 from perfscope.runners.learning.evaluation import samples_at_once
 from perfscope.runners.memory.footprint import footprint
@@ -110,3 +114,27 @@ def test_an_evaluation_takes_no_more_samples_than_training_where_they_are_large(
     small = _job("serial", batch=8)
     assert samples_at_once(large) == 16
     assert 8 < samples_at_once(small) <= 256
+
+
+@pytest.mark.parametrize(
+    ("settings", "what"),
+    [
+        ({"model": "vgg16"}, "weights, gradients and optimizer state alone"),
+        ({"scheme": "dp.fsdp", "model": "vgg16", "num_ranks": 2}, "weights alone"),
+        ({"batch": 10_000}, "weights, gradients and activations"),
+        ({"scheme": "dp.ddp", "batch": 1_000, "num_ranks": 2}, ""),
+    ],
+)
+def test_a_run_that_cannot_fit_is_refused_with_one_line(
+    settings: dict[str, Any], what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a machine with 1 GiB free: vgg16 has 0.5 GiB of weights, 1,000 samples of smallcnn take 0.2 GiB."""
+    monkeypatch.setattr("perfscope.cli.bench.memory.read_host", lambda _: SimpleNamespace(free_bytes=1 << 30))
+    job = plan(BenchConfig(**{"scheme": "serial", "device": "cpu", **settings}))
+    if not what:
+        return require_memory(job, job.num_ranks)
+    with pytest.raises(
+        BenchError, match=f"{what} of {job.config.model} take .* 1.00 GiB free; use a"
+    ) as error:
+        require_memory(job, job.num_ranks)
+    assert "\n" not in str(error.value)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from perfscope.cli.bench.memory import require_memory
 from perfscope.cli.bench.notes import ignored_settings, period_of
 from perfscope.cli.bench.options import (
     framework_options,
@@ -183,6 +184,7 @@ def _run_scheme(scheme: str, asked: RecordingOptions, modifiers: tuple[str, ...]
         return 0
     if not launch.joins:
         check_devices(job.config, launch.num_here)
+        require_memory(job, launch.num_here)
     environment = {**launch.environment, **bench_mark()}
     output = asked.output
     if launch.joins:  # all ranks record into one directory, which the first to come makes
