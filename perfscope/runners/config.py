@@ -114,7 +114,7 @@ class BenchConfig:
         activation_checkpointing: blocks keep their inputs only; the rest is computed again when needed.
         compile: mode of torch.compile, the backend aot_eager, or none; see schemes.compilation.
         seed: of weights, samples and whatever a scheme draws.
-        data: "synthetic", or the path of a folder or .npz.
+        data: "synthetic", or the path of stored samples; see data.registry.
         label_noise: share of synthetic targets that are drawn uniformly from all classes; None = 0, of tokens
             TOKEN_NOISE.
         workers: threads of each rank that make batches ahead; 0 = none, the training's own thread makes them;

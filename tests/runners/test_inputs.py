@@ -180,7 +180,7 @@ REFUSED = [
         {"scheme": "pp.gpipe", "model": "gpt2-124m"},
         "the first and the last layer of gpt2-124m share their weights, and would be in two stages",
     ),
-    ({"scheme": "dp.ddp", "data": "/"}, "stored data holds images, but transformer takes tokens inputs"),
+    ({"scheme": "dp.ddp", "data": "/"}, "/train.bin cannot be read: No such file"),
 ]
 
 

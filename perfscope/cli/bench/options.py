@@ -100,7 +100,7 @@ _TRAINING = (
         type=click.Choice(COMPILE_MODES),
     ),
     _option("seed", "Of weights and samples.  [default: 0]", type=int, metavar="N"),
-    _option("data", "`synthetic`, a folder of images by class, or an .npz file.", metavar="WHERE"),
+    _option("data", "`synthetic`, or where images, tokens or clicks are.", metavar="WHERE"),
     _option(
         "label-noise",
         "Share of synthetic targets drawn at random; bounds the accuracy.  [default: 0; of tokens 0.2]",

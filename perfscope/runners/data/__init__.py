@@ -1,1 +1,1 @@
-"""Samples to train on: made from a seed, or read from a folder or an .npz file."""
+"""Samples to train on: made from a seed, or read from files."""

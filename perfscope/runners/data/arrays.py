@@ -19,17 +19,19 @@ _ARCHIVE, _ARRAY = b"PK", b"\x93NUMPY"  # first bytes
 _HOW = "numpy.savez(file, images=..., labels=...)"
 
 
-class ArrayFile(SampleStore):
+class ArrayStore(SampleStore):
     """`images`: (N, H, W), (N, H, W, C) or (N, C, H, W), uint8 or floating; `labels`: (N,), integers from 0.
 
     uint8 is scaled as decoded images are; floating values are shifted and scaled to mean 0 and deviation 1
-    over all. The file is held in memory.
+    over all.
     """
 
-    def __init__(self, path: Path, input_shape: tuple[int, int, int]) -> None:
-        """Raises BenchError: no such arrays in the file, or images of another size than the run's input."""
+    def __init__(
+        self, path: Path, images: np.ndarray, labels: np.ndarray, input_shape: tuple[int, int, int]
+    ) -> None:
+        """`path` is for messages. Raises BenchError: images of another size than the run's input, or labels
+        that are none."""
         self.name = str(path)
-        images, labels = _load(path)
         _check_labels(path, labels, len(images))
         self.labels = labels.tolist()
         self._images = _as_channels_first(path, images, input_shape)
@@ -41,12 +43,20 @@ class ArrayFile(SampleStore):
                 raise BenchError(f"{path}: images hold values that are not finite")
 
     def samples(self, indices: Sequence[int]) -> torch.Tensor:
-        """See Source."""
+        """See SampleStore."""
         chosen = self._images[np.asarray(indices, dtype=np.int64)]
         if chosen.dtype == np.uint8:
             return scaled_bytes(chosen)
         scaled = (chosen.astype(np.float64) - self._shift) / self._scale
         return torch.from_numpy(np.ascontiguousarray(scaled, dtype=np.float32))
+
+
+class ArrayFile(ArrayStore):
+    """Both arrays from an .npz file, which is held in memory."""
+
+    def __init__(self, path: Path, input_shape: tuple[int, int, int]) -> None:
+        """Raises BenchError: no such arrays in the file, or as ArrayStore."""
+        super().__init__(path, *_load(path), input_shape)
 
 
 def _load(path: Path) -> tuple[np.ndarray, np.ndarray]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
+from abc import abstractmethod
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import torch
@@ -19,8 +21,8 @@ _MODES = {1: "L", 3: "RGB"}
 _CACHE_BYTES = 512 << 20  # decoded, per rank
 
 
-class ImageFolder(SampleStore):
-    """Images below `path/<class>/`, classes in the order of their names.
+class EncodedImages(SampleStore):
+    """Images that Pillow decodes.
 
     An image is scaled until it just covers H x W and cut out at the middle. Decoded bytes are kept up to
     `cache_bytes`; images beyond that are decoded every time.
@@ -29,17 +31,63 @@ class ImageFolder(SampleStore):
     def __init__(
         self, path: Path, input_shape: tuple[int, int, int], cache_bytes: int = _CACHE_BYTES
     ) -> None:
-        """Raises BenchError: no images, not 1 or 3 channels wanted, or no Pillow to read images with."""
+        """Raises BenchError: not 1 or 3 channels wanted, or no Pillow to read images with."""
         if find_spec("PIL") is None:
-            raise BenchError('a folder of images needs Pillow: pip install "perfscope-hpc[torch]"')
+            raise BenchError('images need Pillow: pip install "perfscope-hpc[torch]"')
         self.name = str(path)
         self._shape = input_shape
         self._room = cache_bytes
         self._room_lock = threading.Lock()
         self._decoded: dict[int, np.ndarray] = {}
-        self._files: list[Path] = []
         if input_shape[0] not in _MODES:
             raise BenchError(f"images have 1 or 3 channels, not {input_shape[0]}; set the input to 3xHxW")
+
+    @abstractmethod
+    def open_image(self, index: int) -> tuple[str, BinaryIO]:
+        """(what it is called, its encoded bytes). Raises OSError."""
+
+    def samples(self, indices: Sequence[int]) -> torch.Tensor:
+        """See SampleStore."""
+        return scaled_bytes(np.stack([self._image(index) for index in indices]))
+
+    def _image(self, index: int) -> np.ndarray:
+        """(C, H, W), uint8."""
+        decoded = self._decoded.get(index)
+        if decoded is None:
+            decoded = self._decode(index)
+            with self._room_lock:
+                if index not in self._decoded and decoded.nbytes <= self._room:
+                    self._room -= decoded.nbytes
+                    self._decoded[index] = decoded
+        return decoded
+
+    def _decode(self, index: int) -> np.ndarray:
+        from PIL import Image, ImageOps
+
+        channels, height, width = self._shape
+        name = f"image {index} of {self.name}"
+        try:
+            name, stream = self.open_image(index)
+            with stream, Image.open(stream) as image:
+                fitted = ImageOps.fit(
+                    image.convert(_MODES[channels]), (width, height), Image.Resampling.BILINEAR
+                )
+        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+            reason = error if str(error).find("BytesIO") < 0 else "cannot identify image file"
+            raise BenchError(f"{name} is no image that can be read: {reason}") from error
+        pixels = np.asarray(fitted, dtype=np.uint8)
+        return np.ascontiguousarray(pixels[None] if channels == 1 else pixels.transpose(2, 0, 1))
+
+
+class ImageFolder(EncodedImages):
+    """Images below `path/<class>/`, classes in the order of their names."""
+
+    def __init__(
+        self, path: Path, input_shape: tuple[int, int, int], cache_bytes: int = _CACHE_BYTES
+    ) -> None:
+        """Raises BenchError: no images, or as EncodedImages."""
+        super().__init__(path, input_shape, cache_bytes)
+        self._files: list[Path] = []
         labels: list[int] = []
         classes = [images for child in _listing(path) if child.is_dir() and (images := _images(child))]
         for label, files in enumerate(classes):
@@ -51,20 +99,10 @@ class ImageFolder(SampleStore):
                 f"{path} holds no images in sub-folders; put .png or .jpg files into one sub-folder per class"
             )
 
-    def samples(self, indices: Sequence[int]) -> torch.Tensor:
-        """See Source."""
-        return scaled_bytes(np.stack([self._image(index) for index in indices]))
-
-    def _image(self, index: int) -> np.ndarray:
-        """(C, H, W), uint8."""
-        decoded = self._decoded.get(index)
-        if decoded is None:
-            decoded = _decode(self._files[index], self._shape)
-            with self._room_lock:
-                if index not in self._decoded and decoded.nbytes <= self._room:
-                    self._room -= decoded.nbytes
-                    self._decoded[index] = decoded
-        return decoded
+    def open_image(self, index: int) -> tuple[str, BinaryIO]:
+        """See EncodedImages."""
+        file = self._files[index]
+        return str(file), file.open("rb")
 
 
 def _listing(path: Path) -> list[Path]:
@@ -76,16 +114,3 @@ def _listing(path: Path) -> list[Path]:
 
 def _images(folder: Path) -> list[Path]:
     return [path for path in _listing(folder) if path.suffix.lower() in SUFFIXES and path.is_file()]
-
-
-def _decode(path: Path, shape: tuple[int, int, int]) -> np.ndarray:
-    from PIL import Image, ImageOps
-
-    channels, height, width = shape
-    try:
-        with Image.open(path) as image:
-            fitted = ImageOps.fit(image.convert(_MODES[channels]), (width, height), Image.Resampling.BILINEAR)
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise BenchError(f"{path} is no image that can be read: {error}") from error
-    pixels = np.asarray(fitted, dtype=np.uint8)
-    return np.ascontiguousarray(pixels[None] if channels == 1 else pixels.transpose(2, 0, 1))

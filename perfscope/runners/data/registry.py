@@ -16,6 +16,12 @@ from perfscope.runners.models.registry import find_model
 from perfscope.runners.schemes.base import Batch, Feed
 
 SYNTHETIC = "synthetic"
+_KINDS = {  # what holds samples of a kind, for messages
+    InputKind.IMAGE: "a folder with one sub-folder of images per class, the files of MNIST or CIFAR, or tar "
+    "shards, an .npz file",
+    InputKind.TOKENS: "a .bin file of tokens, or a folder with train.bin and val.bin",
+    InputKind.CLICKS: "a file of lines as Criteo's",
+}
 
 
 def open_feed(config: BenchConfig, device: torch.device | str = "cpu") -> Feed:
@@ -84,21 +90,38 @@ def check_data(config: BenchConfig) -> None:
 
 
 def _open(config: BenchConfig) -> SampleStore:
-    if (kind := find_model(config.model).input) is not InputKind.IMAGE:
+    info = find_model(config.model)
+    if info.input not in _KINDS:
         raise BenchError(
-            f"stored data holds images, but {config.model} takes {kind} inputs; use --data {SYNTHETIC}"
+            f"stored data holds images, tokens or clicks, but {config.model} takes {info.input} inputs; use "
+            f"--data {SYNTHETIC}"
         )
     path = Path(config.data).expanduser()
-    channels, height, width = config.input_shape
+    if not path.exists():
+        raise BenchError(f"there is no data at {config.data}; give {_KINDS[info.input]}, or {SYNTHETIC!r}")
+    if info.input is InputKind.TOKENS:
+        from perfscope.runners.data.tokens import TokenFile
+
+        return TokenFile(path, config.input_shape[0], config.num_classes)
+    if info.input is InputKind.CLICKS:
+        from perfscope.runners.data.clicks_file import ClickFile
+
+        return ClickFile(path, config.input_shape[0] - len(info.tables), info.tables)
+    return _open_images(path, config.input_shape)
+
+
+def _open_images(path: Path, input_shape: tuple[int, ...]) -> SampleStore:
+    channels, height, width = input_shape
+    shape = (channels, height, width)
+    if path.suffix == ".tar" or (path.is_dir() and next(path.glob("*.tar"), None) is not None):
+        from perfscope.runners.data.shards import TarShards
+
+        return TarShards(path, shape)
     if path.is_dir():
+        from perfscope.runners.data.binaries import open_binaries
         from perfscope.runners.data.folder import ImageFolder
 
-        return ImageFolder(path, (channels, height, width))
-    if path.is_file():
-        from perfscope.runners.data.arrays import ArrayFile
+        return open_binaries(path, shape) or ImageFolder(path, shape)
+    from perfscope.runners.data.arrays import ArrayFile
 
-        return ArrayFile(path, (channels, height, width))
-    raise BenchError(
-        f"there is no data at {config.data}; give a folder with one sub-folder of images per class, "
-        f"an .npz file, or {SYNTHETIC!r}"
-    )
+    return ArrayFile(path, shape)

@@ -19,35 +19,58 @@ class SampleStore(ABC):
     Attributes:
         name: what the user called it, for messages.
         labels: class of each sample, from 0.
+        first_held_out: samples from this one on are the data's own test set; None: it has none.
     """
 
     name: str
     labels: Sequence[int]
+    first_held_out: int | None = None
 
     @abstractmethod
     def samples(self, indices: Sequence[int]) -> torch.Tensor:
         """(len(indices), C, H, W), float32, about mean 0 and deviation 1. Safe to call from several threads.
 
+        Of other kinds of data as Batch.inputs.
+
         Raises:
             BenchError: one cannot be read.
         """
+
+    def targets(self, indices: Sequence[int]) -> torch.Tensor:
+        """See Batch.targets."""
+        return torch.tensor([self.labels[index] for index in indices], dtype=torch.int64)
+
+    @property
+    def num_samples(self) -> int:
+        """All of them."""
+        return len(self.labels)
+
+    @property
+    def num_classes(self) -> int:
+        """Classes that occur, as far as known before samples are read."""
+        return max(self.labels) + 1
 
 
 class StoredFeed(Feed):
     """An epoch takes each training sample at most once; what is left after the last whole batch is dropped.
 
-    The order of an epoch follows from (seed, epoch). A tenth of the samples, MOST_HELD_OUT at most and
-    one at least, drawn by the seed, is held out.
+    The order of an epoch follows from (seed, epoch). Held out is the data's own test set, else a tenth of the
+    samples, MOST_HELD_OUT at most and one at least, drawn by the seed.
     """
 
     def __init__(self, config: BenchConfig, source: SampleStore) -> None:
         """Raises BenchError: too few samples, or more classes than the model has."""
         self._config = config
         self._source = source
-        total = len(source.labels)
+        total = source.num_samples
         reserved = max(1, min(MOST_HELD_OUT, total // 10))
+        if source.first_held_out is not None:
+            reserved = total - source.first_held_out
         _require_fit(config, source, total - reserved, reserved)
-        order = _shuffled(total, config.seed, 0)
+        if source.first_held_out is None:
+            order = _shuffled(total, config.seed, 0)
+        else:  # the test set first
+            order = torch.arange(total).roll(reserved)
         self._held_out, self._training = order[:reserved], order[reserved:]
         self._epoch = (-1, self._training)
 
@@ -72,8 +95,10 @@ class StoredFeed(Feed):
 
     def _make(self, indices: torch.Tensor) -> Batch:
         wanted = indices.tolist()
-        targets = torch.tensor([self._source.labels[index] for index in wanted], dtype=torch.int64)
-        return Batch(self._source.samples(wanted).to(getattr(torch, self._config.weight_dtype)), targets)
+        inputs = self._source.samples(wanted)
+        if inputs.is_floating_point():
+            inputs = inputs.to(getattr(torch, self._config.weight_dtype))
+        return Batch(inputs, self._source.targets(wanted))
 
 
 def _require_fit(config: BenchConfig, source: SampleStore, num_training: int, reserved: int) -> None:
@@ -84,7 +109,7 @@ def _require_fit(config: BenchConfig, source: SampleStore, num_training: int, re
             if num_training > 0
             else f"{source.name} holds {num_training + reserved} samples; at least 2 are needed"
         )
-    num_classes = max(source.labels) + 1
+    num_classes = source.num_classes
     if num_classes > config.num_classes:
         raise BenchError(
             f"{source.name} holds {num_classes} classes, but the model tells {config.num_classes} apart; "
