@@ -11,7 +11,6 @@ import sys
 import types
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import MISSING, fields, is_dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -98,14 +97,20 @@ def meant(value: object, allowed: Collection[str]) -> str:
     """(did you mean "…"?), where the value is nearly one of `allowed`; else ""."""
     if not isinstance(value, str):
         return ""
-    near = get_close_matches(value.strip().lower().replace("-", "_"), allowed, n=1)
-    return f' (did you mean "{near[0]}"?)' if near else ""
+    near = _close_match(value.strip().lower().replace("-", "_"), allowed)
+    return f' (did you mean "{near}"?)' if near else ""
+
+
+def _close_match(word: str, allowed: Collection[str], cutoff: float = 0.6) -> str:
+    from difflib import get_close_matches  # only a misspelled word needs it
+
+    return next(iter(get_close_matches(word, allowed, n=1, cutoff=cutoff)), "")
 
 
 def nearest(word: str, allowed: Collection[str]) -> str:
     """`; did you mean 'batch'?`, or the list of what there is."""
-    near = get_close_matches(word, allowed, n=1, cutoff=0.5)
-    return f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(allowed)}"
+    near = _close_match(word, allowed, 0.5)
+    return f"; did you mean {near!r}?" if near else f"; there are {', '.join(allowed)}"
 
 
 def one_line(name: object) -> str:

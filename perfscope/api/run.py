@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, partial
@@ -87,6 +86,8 @@ def load_traces(
         >>> perfscope.load_traces("traces").table("ranks").num_rows
         2
     """
+    import tempfile
+
     from perfscope.ingest.importing import import_traces
 
     several = [paths] if isinstance(paths, (str, Path)) else paths
@@ -401,7 +402,7 @@ def export_format(name: str, table: str) -> ExportFormat:
     Raises:
         UsageError: there is none, or it has no place for that table.
     """
-    from perfscope.reports.registry import EXPORTS
+    from perfscope.reports.exports import EXPORTS
 
     chosen = next((entry for entry in EXPORTS if entry.name == name), None)
     if chosen is None:

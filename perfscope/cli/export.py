@@ -132,7 +132,7 @@ def _to_file(
     from perfscope.api.run import TABLES, TIMELINE, export_format
     from perfscope.cli.report import ingest, open_run, opened_run
     from perfscope.errors import PerfscopeError, UsageError
-    from perfscope.reports.registry import FIGURES
+    from perfscope.reports.exports import FIGURES
     from perfscope.rundir.files import write_aside, write_into_run
     from perfscope.rundir.reader import RunReader
     from perfscope.settings import nearest

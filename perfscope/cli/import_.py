@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from perfscope.cli.labels import parse_labels
 from perfscope.cli.lazy_group import HELP
 from perfscope.cli.output import notice
 from perfscope.cli.progress_bar import TRACES, counting
+from perfscope.cycle_collector import collector_off
 from perfscope.errors import UsageError
 from perfscope.messages.lists import counted, first_of
 
@@ -249,3 +251,33 @@ def _text(result: ImportResult) -> str:
         )
     lines.append(f"run: {result.run_dir}")
     return "\n".join(lines)
+
+
+def are_traces(sources: Sequence[Path]) -> bool:
+    """Whether the user names traces, not a run."""
+    from perfscope.ingest.importing import traces_in
+    from perfscope.rundir import layout
+
+    if len(sources) != 1:
+        return bool(sources)
+    (source,) = sources
+    if not source.is_dir():
+        return source.is_file()
+    is_run = (source / layout.RUN_JSON).exists() or (source / layout.RANKS).exists()
+    return not is_run and bool(traces_in(source))
+
+
+@collector_off()
+def import_for_now(traces: Sequence[Path], engine: Engine) -> Path:
+    """A run made of traces, which lasts as long as the command. Raises TraceError, RunDirectoryError."""
+    import tempfile  # not at the top: it takes ten milliseconds, and few reports need it
+
+    from perfscope.ingest.importing import import_traces
+
+    folder = tempfile.TemporaryDirectory(prefix="perfscope-")
+    click.get_current_context().call_on_close(folder.cleanup)
+    with counting(TRACES) as progress:
+        target = Path(folder.name) / "run"
+        result = import_traces(traces, target, for_now=True, executor=engine.executor, progress=progress)
+    print_damage(result)
+    return result.run_dir

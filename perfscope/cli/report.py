@@ -147,6 +147,8 @@ def command(
       perfscope report trace_rank*.json.gz --html traces.html
       mpiexec -n 9 perfscope report my-run --engine mpi
     """
+    from perfscope.cli.import_ import are_traces, import_for_now
+
     lean_arrays()
     of_traces = are_traces(sources)
     check_outputs(html_file, pdf_file, of_traces=of_traces)
@@ -191,37 +193,6 @@ def check_outputs(html_file: Path | None, pdf_file: Path | None, *, of_traces: b
         return
     if html_file.resolve() == pdf_file.resolve():
         raise UsageError(f"--html and --pdf both name {html_file}; give them two files")
-
-
-def are_traces(sources: Sequence[Path]) -> bool:
-    """Whether the user names traces, not a run."""
-    from perfscope.ingest.importing import traces_in
-    from perfscope.rundir import layout
-
-    if len(sources) != 1:
-        return bool(sources)
-    (source,) = sources
-    if not source.is_dir():
-        return source.is_file()
-    is_run = (source / layout.RUN_JSON).exists() or (source / layout.RANKS).exists()
-    return not is_run and bool(traces_in(source))
-
-
-@collector_off()
-def import_for_now(traces: Sequence[Path], engine: Engine) -> Path:
-    """A run made of traces, which lasts as long as the command. Raises TraceError, RunDirectoryError."""
-    import tempfile  # not at the top: it takes ten milliseconds, and few reports need it
-
-    from perfscope.cli.import_ import print_damage
-    from perfscope.ingest.importing import import_traces
-
-    folder = tempfile.TemporaryDirectory(prefix="perfscope-")
-    click.get_current_context().call_on_close(folder.cleanup)
-    with counting(TRACES) as progress:
-        target = Path(folder.name) / "run"
-        result = import_traces(traces, target, for_now=True, executor=engine.executor, progress=progress)
-    print_damage(result)
-    return result.run_dir
 
 
 def open_run(run: Path | None) -> RunReader:

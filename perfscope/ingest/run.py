@@ -11,7 +11,6 @@ from msgspec.structs import replace
 
 from perfscope.errors import RunDirectoryError, TraceError
 from perfscope.ingest.files import WindowFile, fresh_summary, window_files
-from perfscope.ingest.formats.registry import format_of_window
 from perfscope.ingest.summary import IngestSummary
 from perfscope.rundir import layout
 from perfscope.rundir.documents import seal_of_file
@@ -118,6 +117,7 @@ def read_window(file: WindowFile) -> IngestSummary:
     Raises:
         OSError: the timeline cannot be written.
     """
+    from perfscope.ingest.formats.registry import format_of_window
     from perfscope.ingest.framework_window import add_calls
     from perfscope.ingest.layer_counters import counted_layers
     from perfscope.ingest.window import renamed_layers, unusable_window

@@ -8,7 +8,6 @@ replaces a link and leaves what it leads to as it was.
 from __future__ import annotations
 
 import os
-import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -33,7 +32,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     Raises:
         OSError: it cannot be written.
     """
-    aside = path.with_name(f".{path.name[:_LONGEST]}.{os.getpid()}-{secrets.token_hex(4)}.part")
+    aside = path.with_name(f".{path.name[:_LONGEST]}.{os.getpid()}-{os.urandom(4).hex()}.part")
     try:
         with os.fdopen(os.open(aside, _FLAGS, 0o666), "wb") as file:
             yield file

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 
 class TimelineColumns:
@@ -27,6 +26,8 @@ class TimelineColumns:
     __slots__ = ("_file", "column_names", "num_rows")
 
     def __init__(self, data: bytes, columns: Sequence[str]) -> None:
+        import pyarrow.parquet as pq  # loads TLS and cloud file systems: not for a run without traces
+
         self._file = pq.ParquetFile(pa.BufferReader(data), pre_buffer=False)
         self.num_rows: int = self._file.metadata.num_rows
         self.column_names = list(columns)

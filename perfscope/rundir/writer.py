@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import secrets
 import shutil
 import time
 from contextlib import suppress
@@ -74,7 +73,7 @@ def default_run_dir_name(name: str) -> str:
     """`<UTC>-<name>-<4 hex>`, for instance `20261103T142501Z-train_cnn-9f3a`; differs at every call."""
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
     clean = re.sub(r"[^A-Za-z0-9._-]+", "_", name).strip("._-")[:_MAX_NAME] or "run"
-    return f"{stamp}-{clean}-{secrets.token_hex(2)}"
+    return f"{stamp}-{clean}-{os.urandom(2).hex()}"
 
 
 def holds_run(directory: Path) -> bool:
@@ -145,7 +144,7 @@ def point_latest(runs: Path, target: str) -> None:
     latest = runs / LATEST
     if latest.exists() and not latest.is_symlink():
         return  # a file or directory of the user's
-    aside = runs / f".{LATEST}.{secrets.token_hex(4)}"
+    aside = runs / f".{LATEST}.{os.urandom(4).hex()}"
     with suppress(OSError):
         aside.symlink_to(target)
         try:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-import statistics
 from collections import defaultdict
 
+import numpy as np
 from msgspec import Struct
 
 from perfscope.analysis import advice
@@ -188,7 +188,7 @@ def _uneven_of(evidence: Evidence, axis: str, pattern: str, rows: list[CommByLay
     if len(peers) < max(MIN_PEERS, ALIKE_SHARE * len(smaller)) or not most or size < UNEVEN * most:
         return None
     sizes = [row.axis_bytes[axis] for row in peers]
-    exposed, peer_ns = largest.axes.get(axis, 0), statistics.median(row.axes.get(axis, 0) for row in peers)
+    exposed, peer_ns = largest.axes.get(axis, 0), float(np.median([row.axes.get(axis, 0) for row in peers]))
     gain_ns, gain_ratio = evidence.all_of(max(exposed - peer_ns, 0))
     usual = evidence.step_ns.median if evidence.step_ns is not None else evidence.step
     return Finding(
@@ -200,7 +200,7 @@ def _uneven_of(evidence: Evidence, axis: str, pattern: str, rows: list[CommByLay
             exposed=evidence.of_step(exposed),
             peer_ns=peer_ns,
             num_bytes=size,
-            peer_bytes=statistics.median(sizes),
+            peer_bytes=float(np.median(sizes)),
             gain_ratio=gain_ratio,
             without_step_ns=round(usual - gain_ns),
         ),

@@ -7,7 +7,6 @@ steps together, not of single ones.
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
@@ -43,7 +42,7 @@ class CpuWaits(Struct, frozen=True, kw_only=True):
 
     def mean_traced(self) -> float | None:
         """Over the ranks whose traced steps have readings."""
-        return statistics.fmean(self.traced.values()) if self.traced else None
+        return float(np.mean([*self.traced.values()])) if self.traced else None
 
     def beyond_work(self, rank: int, own_work: float, peers: float) -> float | None:
         """By how much a rank waits more in traced steps than its work explains; None: not known.
@@ -59,7 +58,7 @@ class CpuWaits(Struct, frozen=True, kw_only=True):
         peer_waits = [share for other, share in self.traced.items() if other != rank]
         if rank not in self.traced or not peer_waits:
             return None
-        waited, usual = self.traced[rank], statistics.median(peer_waits)
+        waited, usual = self.traced[rank], float(np.median(peer_waits))
         work, of_peers = max(own_work - waited, 0.0), max(peers - usual, 0.0)
         return waited - usual * (work / of_peers if of_peers > 0 else 1.0)
 

@@ -17,8 +17,8 @@ from msgspec import structs
 
 from perfscope.analysis.machine.results import CounterTrack
 from perfscope.reports.export_source import LaneName, TimelinePart
+from perfscope.reports.exports import EXPORTS, FIGURES
 from perfscope.reports.perfetto import write_perfetto
-from perfscope.reports.registry import EXPORTS, FIGURES
 from perfscope.reports.tables import write_csv, write_parquet
 from perfscope.rundir.files import OutputError, write_aside
 from perfscope.rundir.schema import EXPORTED
