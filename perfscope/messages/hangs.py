@@ -59,20 +59,21 @@ def places_text(locations: Sequence[tuple[int, Place]], *, past: bool = False) -
 
     ``rank 1 is at train.py:17 (load)``; "" where nothing is known.
     """
-    alike: dict[str, list[int]] = {}
-    outside: dict[str, bool] = {}
+    ranks: dict[str, list[int]] = {}
+    places: dict[str, Place] = {}
     for rank, location in locations:
         text = place_text(location)
-        alike.setdefault(text, []).append(rank)
-        outside[text] = not location.call
-    texts = sorted(filter(None, alike), key=lambda text: (not outside[text], len(alike[text])))
+        ranks.setdefault(text, []).append(rank)
+        places[text] = location
+    texts = sorted(filter(None, ranks), key=lambda text: (bool(places[text].call), len(ranks[text])))
     more = len(texts) - _MOST_PLACES
-    parts = [_location(alike[text], text, past) for text in texts[:_MOST_PLACES]]
+    parts = [_location(ranks[text], places[text], past) for text in texts[:_MOST_PLACES]]
     return "; ".join([*parts, *([f"{more} more places"] if more > 0 else [])])
 
 
-def _location(ranks: Sequence[int], text: str, past: bool) -> str:
-    if text.startswith("its "):  # a state
+def _location(ranks: Sequence[int], location: Place, past: bool) -> str:
+    text = place_text(location)
+    if not (location.file or location.call or location.part):  # the state of a process
         return f"{ranks_of(ranks)}: {text}"
     several = len(ranks) > 1
     verb = ("was", "were")[several] if past else ("is", "are")[several]
