@@ -60,14 +60,14 @@ def places_text(locations: Sequence[tuple[int, Place]], *, past: bool = False) -
     ``rank 1 is at train.py:17 (load)``; "" where nothing is known.
     """
     ranks: dict[str, list[int]] = {}
-    places: dict[str, Place] = {}
+    location_of: dict[str, Place] = {}
     for rank, location in locations:
         text = place_text(location)
         ranks.setdefault(text, []).append(rank)
-        places[text] = location
-    texts = sorted(filter(None, ranks), key=lambda text: (bool(places[text].call), len(ranks[text])))
+        location_of[text] = location
+    texts = sorted(filter(None, ranks), key=lambda text: (bool(location_of[text].call), len(ranks[text])))
     more = len(texts) - _MOST_PLACES
-    parts = [_location(ranks[text], places[text], past) for text in texts[:_MOST_PLACES]]
+    parts = [_location(ranks[text], location_of[text], past) for text in texts[:_MOST_PLACES]]
     return "; ".join([*parts, *([f"{more} more places"] if more > 0 else [])])
 
 

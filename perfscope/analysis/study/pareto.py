@@ -41,8 +41,8 @@ def pareto_points(
         }
         level = _overlapping(ranking.rows)
     points = [_point(row, to_target) for row in rows]
-    known = [point for point in points if point.figures is not None]
-    return tuple(_judged(point, known, level) if point.figures else point for point in points)
+    measured = [point for point in points if point.figures is not None]
+    return tuple(_judged(point, measured, level) if point.figures else point for point in points)
 
 
 def _overlapping(rows: Sequence[LearningRow]) -> _Level:
@@ -75,16 +75,15 @@ def _point(row: SchemeRow, to_target: dict[str, float | None] | None) -> ParetoP
 
 
 def _sum(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) if len(known) == len(values) else None
+    return None if None in values else sum(value for value in values if value is not None)
 
 
-def _judged(point: ParetoPoint, known: Sequence[ParetoPoint], level: _Level) -> ParetoPoint:
-    others = [other for other in known if other is not point]
-    apart = [other for other in others if frozenset((other.title, point.title)) not in level]
+def _judged(point: ParetoPoint, measured: Sequence[ParetoPoint], level: _Level) -> ParetoPoint:
+    peers = [other for other in measured if other is not point]
+    apart = [other for other in peers if frozenset((other.title, point.title)) not in level]
     if any(_dominates(other.figures, point.figures) for other in apart):
         return structs.replace(point, is_best=False)
-    near = [other for other in others if other not in apart]
+    near = [other for other in peers if other not in apart]
     if any(_dominates_if_faster(other, point) for other in near):
         return structs.replace(point, undecided=True)
     return structs.replace(point, is_best=True)

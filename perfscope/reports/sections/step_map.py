@@ -28,8 +28,7 @@ def step_map(analysis: RunAnalysis) -> tuple[HeatMap, ...]:
     num_rows = -(-len(series) // per_row)
     per_column = -(-longest // min(MOST_COLUMNS, MOST_CELLS // num_rows))
     means = binned(table, per_row, per_column)
-    known = means[np.isfinite(means)]
-    low, high = np.percentile(known, BULK)
+    low, high = np.percentile(means[np.isfinite(means)], BULK)
     if low >= high:
         return ()
     inner = np.linspace(low, high, NUM_LEVELS + 1)[1:-1]
@@ -73,6 +72,6 @@ def binned(table: NDArray[np.float64], per_row: int, per_column: int) -> NDArray
 
 
 def _levels(inner: NDArray[np.float64]) -> tuple[HeatLevel, ...]:
-    words = [units.format_ns(edge) for edge in inner]
-    titles = [f"below {words[0]}", *(f"from {word}" for word in words)]
+    edges = [units.format_ns(edge) for edge in inner]
+    titles = [f"below {edges[0]}", *(f"from {edge}" for edge in edges)]
     return tuple(HeatLevel(key=f"seq{level + 1}", title=title) for level, title in enumerate(titles))
