@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import math
-import os
 import re
 import socket
 from collections.abc import Callable, Collection, Sequence
@@ -20,6 +19,7 @@ from perfscope.analysis.rank_facts import data_parallel_width
 from perfscope.errors import RunDirectoryError, UnreadableFileError
 from perfscope.rundir import layout
 from perfscope.rundir.documents import read_document
+from perfscope.rundir.files import names_in
 from perfscope.rundir.links import refuse_links
 from perfscope.rundir.manifest import locate, read_manifest
 from perfscope.rundir.migrations import migrate
@@ -329,7 +329,7 @@ class RunWatch:
     def _find_ranks(self) -> None:
         """The latest process of each rank."""
         latest: dict[int, tuple[int, str]] = {}
-        for name in _names(self._path / layout.RANKS):
+        for name in names_in(self._path / layout.RANKS):
             if match := _FOLDER.fullmatch(name):
                 attempt = (int(match[2] or 0), name)
                 latest[int(match[1])] = max(attempt, latest.get(int(match[1]), attempt))
@@ -344,7 +344,7 @@ class RunWatch:
 
     def _hosts(self) -> list[str]:
         folder = self._path / layout.HOSTS
-        return [n for n in sorted(_names(folder)) if self._is_wanted(n) and (folder / n).is_dir()]
+        return [n for n in sorted(names_in(folder)) if self._is_wanted(n) and (folder / n).is_dir()]
 
     def _host(self, host: str, now_s: float) -> LiveHost:
         path = self._path / layout.HOSTS / host / layout.SAMPLES_JSONL
@@ -370,13 +370,6 @@ class RunWatch:
 
 def _ratio(ns_per_s: float | None) -> float | None:
     return None if ns_per_s is None else ns_per_s / 1e9
-
-
-def _names(folder: Path) -> list[str]:
-    try:
-        return os.listdir(folder)  # noqa: PTH208 - again and again beside a training
-    except OSError:
-        return []
 
 
 def _version(path: Path) -> tuple[int, int] | None:

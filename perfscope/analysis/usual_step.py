@@ -14,12 +14,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from perfscope.analysis.experts.results import Experts
-from perfscope.analysis.pipeline.results import Pipeline
+from perfscope.analysis.pipeline.results import BUBBLE_PARTS, Pipeline
 from perfscope.analysis.results import Breakdown, Communication, LayerResult, RankResult, RunAnalysis
 from perfscope.analysis.waits.results import WaitAnalysis
 
 _Record = TypeVar("_Record", bound=Struct)
-_BUBBLE_PARTS = ("fill_ns", "drain_ns", "imbalance_ns", "late_sends_ns", "other_ns")
 
 
 def on_usual_step(analysis: RunAnalysis) -> RunAnalysis:
@@ -93,7 +92,7 @@ def _waits(waits: WaitAnalysis, factor: float) -> WaitAnalysis:
 
 def _pipeline(pipeline: Pipeline, factor: float) -> Pipeline:
     """The means per step; the step that is drawn is as traced."""
-    measured, parts = _scaled_parts(pipeline.bubble, factor, _BUBBLE_PARTS)
+    measured, parts = _scaled_parts(pipeline.bubble, factor, BUBBLE_PARTS)
     return replace(
         _scaled(pipeline, factor, "active_ns", "balanced_ns", "equal_stages_ns"),
         stages=tuple(

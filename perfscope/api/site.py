@@ -19,7 +19,7 @@ from perfscope.errors import PerfscopeError, UnreadableFileError
 from perfscope.messages.lists import counted
 from perfscope.reports.dashboard.records import INDEX_VERSION, SiteIndex, SiteRun, SiteStudy
 from perfscope.rundir import layout
-from perfscope.rundir.files import replacing
+from perfscope.rundir.files import names_in, replacing
 from perfscope.rundir.opening import read_bounded, reason_of
 from perfscope.rundir.publish import Publisher
 from perfscope.rundir.redact import redact_argv, redact_labels
@@ -271,7 +271,7 @@ def _manifest(path: Path) -> str:
 def _mark(folder: Path, path: Path, users: frozenset[str]) -> str:
     """What changes with the files that a list of runs is made from, and with the names to be replaced."""
     ranks = path / layout.RANKS
-    numbers = sorted((name for name in _names(ranks) if name.isdecimal()), key=int)
+    numbers = sorted((name for name in names_in(ranks) if name.isdecimal()), key=int)
     first = ranks / numbers[0] if numbers else ranks
     derived = path / layout.DERIVED
     looked_at = (
@@ -293,13 +293,6 @@ def _state_of(file: Path) -> str:
     except OSError:
         return "-"
     return f"{status.st_mtime_ns}.{status.st_size}"
-
-
-def _names(folder: Path) -> list[str]:
-    try:
-        return os.listdir(folder)  # noqa: PTH208 - names alone
-    except OSError:
-        return []
 
 
 def _is_file(path: Path) -> bool:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from perfscope.cli.lazy_group import HELP
-from perfscope.cli.output import notice, print_result
+from perfscope.cli.output import left_out_notice, notice, print_result
 from perfscope.errors import PerfscopeError, UsageError
 from perfscope.messages.lists import counted
 
@@ -121,11 +121,11 @@ def _measured(
     for path in paths:
         read = read_runs([path], HEAD)
         for lost in read.lost:
-            _leave_out(lost.name, lost.reason)
+            left_out_notice(lost.name, lost.reason)
         for run in read.runs:
             reason = _why_refused(run, settings, allow_disturbed=allow_disturbed)
             if reason:
-                _leave_out(run.name, reason)
+                left_out_notice(run.name, reason)
                 continue
             benchmark = name or read.name
             if not benchmark:
@@ -182,7 +182,7 @@ def _put(
     after = store.runs(name, entry.key)
     num_fit = sum(run.clean is not False for run in after)
     if num_fit < settings.fewest:
-        _say(
+        notice(
             f"{counted(num_fit, 'undisturbed run')} of {name} with this fingerprint: "
             f"a check needs {settings.fewest} or more and is inconclusive with fewer"
         )
@@ -254,13 +254,3 @@ def _opened(file: Path | None, name: str | None) -> tuple[Store, tuple[BaselineE
         names = ", ".join(dict.fromkeys(entry.name for entry in entries)) or "nothing"
         raise BaselineError(visible(f"there is no benchmark {name} in {file}; it keeps {names}", 600))
     return store, chosen
-
-
-def _leave_out(name: str, reason: str) -> None:
-    _say(f"{name}: left out, {reason}")
-
-
-def _say(text: str) -> None:
-    from perfscope.reports.display import visible
-
-    notice(f"{visible(text, 600)}")

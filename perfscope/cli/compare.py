@@ -12,7 +12,7 @@ import click
 
 from perfscope.cli.engine import ENGINE_NAMES, ENGINE_TITLE, Engine, engine_options
 from perfscope.cli.lazy_group import HELP, GroupedCommand
-from perfscope.cli.output import color_option, notice
+from perfscope.cli.output import color_option, left_out_notice
 from perfscope.cli.report import check_outputs, file_options, ingest, opened_run, write_folder, write_outputs
 from perfscope.errors import PerfscopeError, RunDirectoryError, UsageError
 from perfscope.rundir.layout import RUN_JSON
@@ -215,7 +215,7 @@ def _of_frameworks(folder: Path, lost: list[tuple[str, str]]) -> Iterator[NamedR
 
 
 def _leave_out(lost: list[tuple[str, str]], name: str | Path, reason: str) -> None:
-    _say(f"{name}: left out, {reason}")
+    left_out_notice(name, reason)
     lost.append((str(name), reason))
 
 
@@ -279,9 +279,3 @@ def _opened(located: NamedRun, engine: Engine) -> Run:
 def _clear(is_terminal: bool) -> None:
     if is_terminal:
         click.echo("\r\x1b[K", nl=False, err=True)
-
-
-def _say(text: str) -> None:
-    from perfscope.reports.display import visible
-
-    notice(f"{visible(text, 600)}")

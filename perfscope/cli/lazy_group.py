@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import click
 
 #: Settings of every command: click caches a command's help option at its first use, with a parent or without.
 HELP = {"help_option_names": ["-h", "--help"]}
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def with_options(options: Sequence[Any], function: _F) -> _F:
+    """A command with several options, which its help lists in this order."""
+    for option in reversed(options):  # click lists them in the order of decoration from below
+        function = option(function)
+    return function
 
 
 class GroupedCommand(click.Command):

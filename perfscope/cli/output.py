@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TextIO, TypeVar
 
 import click
@@ -60,6 +61,13 @@ def notice(text: str) -> None:
         ]
         line = "\n".join(parts)
     click.echo(line, err=True)
+
+
+def left_out_notice(name: str | Path, reason: str) -> None:
+    """That a run is left out, and why; both may come from anyone."""
+    from perfscope.reports.display import visible
+
+    notice(visible(f"{name}: left out, {reason}", 600))
 
 
 def print_paged(text: str) -> None:

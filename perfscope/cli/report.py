@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from perfscope.cli.engine import ENGINE_NAMES, ENGINE_TITLE, UNSTATED, Engine, engine_options
-from perfscope.cli.lazy_group import HELP, GroupedCommand
+from perfscope.cli.lazy_group import HELP, GroupedCommand, with_options
 from perfscope.cli.output import color_option, in_color, notice, print_paged, print_result
 from perfscope.cli.progress_bar import TRACES, counting
 from perfscope.cycle_collector import collector_off
@@ -79,12 +79,7 @@ def file_options(stem: str, default_folder: str = "") -> Callable[[_F], _F]:
         ),
     )
 
-    def add(function: _F) -> _F:
-        for option in reversed(options):
-            function = option(function)
-        return function
-
-    return add
+    return partial(with_options, options)
 
 
 @click.command(

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
+from perfscope.cli.lazy_group import with_options
 from perfscope.errors import UsageError
 from perfscope.launch.environment import ProbeOptions
 from perfscope.live.options import WatchOptions
@@ -157,22 +158,22 @@ _HARDWARE = (
 
 def place_options(function: _F) -> _F:
     """-o and --force."""
-    return _apply(_PLACE, function)
+    return with_options(_PLACE, function)
 
 
 def label_options(function: _F) -> _F:
     """--label."""
-    return _apply(_LABELS, function)
+    return with_options(_LABELS, function)
 
 
 def tracing_options(function: _F) -> _F:
     """--overhead, --windows, --steps-per-window, --no-trace."""
-    return _apply(_TRACING, function)
+    return with_options(_TRACING, function)
 
 
 def watch_options(function: _F) -> _F:
     """--hang-after, --live, --live-interval, --metrics-file, --metrics-interval."""
-    return _apply((*_WATCH, *_LIVE), function)
+    return with_options((*_WATCH, *_LIVE), function)
 
 
 def watched(
@@ -205,7 +206,7 @@ def watched(
 
 def hardware_options(function: _F) -> _F:
     """--sample-interval and --ceilings."""
-    return _apply(_HARDWARE, function)
+    return with_options(_HARDWARE, function)
 
 
 def probe_options(
@@ -247,9 +248,3 @@ def probe_options(
         allocations=allocations,
         hang_after_s=hang_after,
     )
-
-
-def _apply(options: tuple[Callable[[_F], _F], ...], function: _F) -> _F:
-    for option in reversed(options):  # click lists them in the order of decoration from below
-        function = option(function)
-    return function

@@ -40,6 +40,7 @@ from perfscope.launch.signal_probe import Witness
 from perfscope.launch.slurm_job import StepTask, find_step_task, slurm_facts
 from perfscope.launch.step_tasks import StepRoom
 from perfscope.rundir import layout, seal
+from perfscope.rundir.files import short_path
 from perfscope.rundir.inventory import INVENTORY, take_inventory
 from perfscope.rundir.redact import allowed_environment, plain_argv, redact_argv, redact_labels, redact_text
 from perfscope.rundir.shell import quote
@@ -433,7 +434,7 @@ def _tell(
     if problems:
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         say(f"the record is incomplete: {problems[0]}{more}")
-    run_text = quote(str(_short(run_dir)))
+    run_text = quote(str(short_path(run_dir)))
     say(f"run directory: {run_text}")
     if attached:
         say(f"next: perfscope report {run_text}")
@@ -455,11 +456,3 @@ def _close_manifest(run_dir: Path, manifest: dict[str, object], ending: Ending, 
 
 def _absolute(path: Path) -> Path:
     return Path(os.path.abspath(path))  # noqa: PTH100 - links in the user's path are kept
-
-
-def _short(path: Path) -> Path:
-    """The path as the user would type it: relative when it lies below the current directory."""
-    try:
-        return path.relative_to(Path.cwd())
-    except (ValueError, OSError):
-        return path

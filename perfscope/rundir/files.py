@@ -78,3 +78,19 @@ def write_aside(path: Path) -> Iterator[BinaryIO]:
             yield file
     except OSError as error:
         raise OutputError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def names_in(folder: Path) -> list[str]:
+    """Names of a folder's entries, without a look at any of them; [] where it cannot be read."""
+    try:
+        return os.listdir(folder)  # noqa: PTH208 - names alone: called again and again beside a training
+    except OSError:
+        return []
+
+
+def short_path(path: Path) -> Path:
+    """A path as the user would type it: relative if it is below the current directory."""
+    try:
+        return path.relative_to(Path.cwd())
+    except (ValueError, OSError):
+        return path

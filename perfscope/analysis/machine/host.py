@@ -92,6 +92,13 @@ class Host(Struct, kw_only=True, eq=False):
         ]
         return [(series, counted) for series, counted in counters if len(counted.delta)]
 
+    def last(self, metric: str, **labels: str) -> float | None:
+        """The last reading of a gauge."""
+        for series in self.samples.find(metric, **labels):
+            if len(series.values):
+                return float(series.values[-1]) * series.scale
+        return None
+
     def keep_only(self, metrics: Set[str]) -> None:
         """Let go of all other series."""
         kept = tuple(series for series in self.samples.series if series.metric in metrics)

@@ -10,7 +10,7 @@ from perfscope.analysis.machine.host import Host
 from perfscope.analysis.machine.lines import SampledLine
 from perfscope.analysis.machine.peaks import Peak
 from perfscope.analysis.machine.topology import Gpu
-from perfscope.analysis.predict.measured_links import largest_rate
+from perfscope.analysis.predict.link_rates import largest_rate
 from perfscope.rundir.host_records import LinkCall
 from perfscope.vocabulary.links import LinkClass, Transport
 

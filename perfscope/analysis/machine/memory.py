@@ -102,7 +102,7 @@ def _host_limit(host: Host) -> Iterator[MemoryLimit]:
 
 def _host_used(host: Host) -> tuple[SampledLine, float] | None:
     """What the host's memory is not available for; and its size."""
-    total = _last(host, HOST_TOTAL)
+    total = host.last(HOST_TOTAL)
     for series in host.samples.find(HOST_AVAILABLE):
         if total and len(series.values):
             return _less(gauge_line(series), total), total
@@ -113,17 +113,10 @@ def _less(free: SampledLine, total: float) -> SampledLine:
     return SampledLine(t_ns=free.t_ns, values=total - free.values, weight=free.weight, quality=free.quality)
 
 
-def _last(host: Host, metric: str, **labels: str) -> float | None:
-    for series in host.samples.find(metric, **labels):
-        if len(series.values):
-            return float(series.values[-1]) * series.scale
-    return None
-
-
 def _group_limits(host: Host) -> Iterator[MemoryLimit]:
     for series in host.samples.find(JOB_USED):
         name = series.labels.get("group", "")
-        most = _last(host, JOB_LIMIT, group=name)
+        most = host.last(JOB_LIMIT, group=name)
         if most and len(series.values):
             yield _limit(host, LimitOf.CONTROL_GROUP, name, gauge_line(series), most)
 
@@ -131,7 +124,7 @@ def _group_limits(host: Host) -> Iterator[MemoryLimit]:
 def _device_limits(host: Host) -> Iterator[MemoryLimit]:
     for series in host.samples.find(MEMORY_USED.name):
         gpu = series.labels.get("gpu", "?")
-        most = _last(host, MEMORY_TOTAL.name, gpu=gpu)
+        most = host.last(MEMORY_TOTAL.name, gpu=gpu)
         if most and len(series.values):
             yield _limit(host, LimitOf.DEVICE, gpu, gauge_line(series), most)
 
@@ -158,7 +151,7 @@ def occupancy_tracks(host: Host) -> Iterator[CounterTrack]:
     for series in host.samples.find(JOB_USED):
         if len(series.values):
             name = series.labels.get("group", "")
-            key, most_bytes = f"{JOB_USED}{{group={name}}}", _last(host, JOB_LIMIT, group=name)
+            key, most_bytes = f"{JOB_USED}{{group={name}}}", host.last(JOB_LIMIT, group=name)
             title, source = f"control group {name}", _LIMIT if most_bytes else ""
             line = gauge_line(series)
             yield track(host, HOST_MEMORY, title, "bytes", line, key=key, peak=most_bytes, peak_source=source)

@@ -289,9 +289,7 @@ def _memory(host: Host) -> Iterator[CounterTrack]:
     for series in host.samples.find("node_memory_free"):
         node = series.labels.get("node", "?")
         node_facts = host.topology.nodes.get(int(node)) if node.isdecimal() else None
-        size = _last(host, "node_memory_total", node=node) or (
-            node_facts.memory_bytes if node_facts else None
-        )
+        size = host.last("node_memory_total", node=node) or (node_facts.memory_bytes if node_facts else None)
         if size and len(series.values):
             free = gauge_line(series)
             used = SampledLine(
@@ -303,20 +301,12 @@ def _memory(host: Host) -> Iterator[CounterTrack]:
             )
     for series in host.samples.find(MEMORY_USED.name):
         gpu = series.labels.get("gpu", "?")
-        line, size = gauge_line(series), _last(host, MEMORY_TOTAL.name, gpu=gpu)
+        line, size = gauge_line(series), host.last(MEMORY_TOTAL.name, gpu=gpu)
         if line.moves:
             title, source = f"GPU {gpu} memory in use", _INSTALLED if size else ""
             yield track(
                 host, "gpu", title, series.unit, line, key=_key(series), peak=size, peak_source=source
             )
-
-
-def _last(host: Host, metric: str, **labels: str) -> float | None:
-    """The last reading of a gauge."""
-    for series in host.samples.find(metric, **labels):
-        if len(series.values):
-            return float(series.values[-1]) * series.scale
-    return None
 
 
 def _network(host: Host) -> Iterator[CounterTrack]:

@@ -18,12 +18,17 @@ from perfscope.analysis.pairs import SEND
 from perfscope.analysis.pipeline.bubble import Bubble, decompose
 from perfscope.analysis.pipeline.ideal import ideal_ratio, schedule_of
 from perfscope.analysis.pipeline.record import UNKNOWN_STAGE, PipelineRecord, RankPipeline, StageSpan
-from perfscope.analysis.pipeline.results import Pipeline, PipelineBubble, PipelineSpan, PipelineStage
+from perfscope.analysis.pipeline.results import (
+    BUBBLE_PARTS,
+    Pipeline,
+    PipelineBubble,
+    PipelineSpan,
+    PipelineStage,
+)
 from perfscope.vocabulary.causes import Cause
 from perfscope.vocabulary.figures import Figure
 from perfscope.vocabulary.pipelines import Schedule, StageWork
 
-_PARTS = ("fill_ns", "drain_ns", "imbalance_ns", "late_sends_ns", "other_ns")
 _BACKWARDS = (StageWork.BACKWARD, StageWork.INPUT_BACKWARD)
 
 
@@ -168,7 +173,7 @@ def _result(shape: _Shape, steps: Sequence[_Step]) -> Pipeline:
     pipelines = sorted({step.ranks for step in steps})
     parts = len(steps) * shape.num_ranks  # the mean is per step and rank
     measured = round(sum(step.bubble.measured_ns for step in steps) / parts)
-    sums = [sum(getattr(step.bubble, part) for step in steps) / parts for part in _PARTS]
+    sums = [sum(getattr(step.bubble, part) for step in steps) / parts for part in BUBBLE_PARTS]
     active = sum(step.bubble.active_ns for step in steps)
     stages = _stages(steps)
     ideal = ideal_ratio(
@@ -197,7 +202,7 @@ def _result(shape: _Shape, steps: Sequence[_Step]) -> Pipeline:
             measured_ns=measured,
             measured_ratio=sum(step.bubble.measured_ns for step in steps) / active if active else 0.0,
             ideal_ratio=ideal,
-            **dict(zip(_PARTS, iv.rounded_to(sums, measured), strict=True)),
+            **dict(zip(BUBBLE_PARTS, iv.rounded_to(sums, measured), strict=True)),
         ),
         shown_step=median_step.step,
         spans=_shown(median_step),

@@ -26,6 +26,9 @@ class PipelineStage(Struct, frozen=True, kw_only=True):
     relative: float
 
 
+BUBBLE_PARTS = ("fill_ns", "drain_ns", "imbalance_ns", "late_sends_ns", "other_ns")  # of PipelineBubble
+
+
 class PipelineBubble(Struct, frozen=True, kw_only=True):
     """Time in which ranks did no work while their pipeline was active. The parts add up to measured_ns.
 

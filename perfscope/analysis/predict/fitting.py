@@ -8,7 +8,7 @@ from math import erf, sqrt
 import numpy as np
 from numpy.typing import NDArray
 
-from perfscope.analysis.predict.results import Interval
+from perfscope.analysis.scaling.speedup import Interval
 
 Floats = NDArray[np.float64]
 _GRID = 2001

@@ -13,8 +13,8 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from perfscope.analysis.predict.costs import algorithms
 from perfscope.analysis.predict.crossings import sharing
+from perfscope.analysis.predict.link_rates import is_usable, largest_rate
 from perfscope.analysis.predict.links import FittedLink, fit_link
 from perfscope.analysis.predict.records import BETWEEN_HOSTS, MeasuredCall
 from perfscope.rundir.host_records import LinkCall, LinksRecord
@@ -55,7 +55,7 @@ def fitted_series(record: LinksRecord) -> list[FittedSeries]:
     """Every series of a measurement, in its order."""
     series: dict[tuple[object, ...], list[LinkCall]] = defaultdict(list)
     for row in record.calls:
-        if _is_usable(row):
+        if is_usable(row):
             series[row.transport, row.what, row.collective, row.num_ranks, row.hosts].append(row)
     return [_fitted(rows) for rows in series.values()]
 
@@ -68,7 +68,7 @@ def calls_of_class(
     Those of the backend; where it measured none, messages of TCP.
     """
     rows = [
-        row for record in records for row in record.calls if _is_usable(row) and row.link_class == link_class
+        row for record in records for row in record.calls if is_usable(row) and row.link_class == link_class
     ]
     same = [row for row in rows if row.transport == backend]
     chosen = same or [row for row in rows if row.transport == Transport.TCP]
@@ -84,27 +84,6 @@ def fit_measured(
         return None
     fitted = fit_link(link_class, calls, backend, rng, by_size=True)
     return replace(fitted, used=replace(fitted.used, is_from_doctor=True))
-
-
-def largest_rate(rows: Sequence[LinkCall]) -> float | None:
-    """Bytes/s of the largest size, by the median of its repetitions; None without rows.
-
-    Smaller ones may be faster, from a cache or a queue; a training's traffic lasts.
-    """
-    usable = [row for row in rows if _is_usable(row)]
-    largest = max(usable, key=lambda row: row.bytes, default=None)
-    return None if largest is None else largest.bytes / float(np.median(largest.seconds))
-
-
-def _is_usable(row: LinkCall) -> bool:
-    return bool(
-        row.num_ranks > 1
-        and row.bytes
-        and row.seconds
-        and min(row.seconds) > 0
-        and algorithms(row.collective)
-        and len(row.hosts) in (0, row.num_ranks)
-    )
 
 
 def _measured(row: LinkCall) -> list[MeasuredCall]:

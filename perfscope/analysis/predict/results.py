@@ -6,13 +6,7 @@ from msgspec import Struct
 
 from perfscope.analysis.predict.costs import LinkCost
 from perfscope.analysis.predict.records import Refusal
-
-
-class Interval(Struct, frozen=True, kw_only=True):
-    """95 % of the bootstrap draws are in it, the point always does."""
-
-    low: float
-    high: float
+from perfscope.analysis.scaling.speedup import Interval
 
 
 class LinkUsed(Struct, frozen=True, kw_only=True):

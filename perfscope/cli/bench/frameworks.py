@@ -18,6 +18,7 @@ from perfscope.cli.lazy_group import HELP
 from perfscope.cli.output import notice, print_result
 from perfscope.errors import UsageError
 from perfscope.messages.lists import counted
+from perfscope.rundir.files import short_path
 from perfscope.rundir.shell import quote
 from perfscope.vocabulary.defaults import FRAMEWORKS
 
@@ -327,9 +328,9 @@ def _tell(cells: Sequence[FrameworkCell], folder: Path, as_json: bool) -> None:
         print_result(json.dumps(document, indent=1, ensure_ascii=False) + "\n")
     else:
         print_result(matrix_text(cells, REFERENCE))
-    runs = [f"{_short(folder)}/{run['path']}" for cell in cells for run in cell.runs_done]
+    runs = [f"{short_path(folder)}/{run['path']}" for cell in cells for run in cell.runs_done]
     if len(runs) > 1:
-        folder_text = quote(str(_short(folder)))
+        folder_text = quote(str(short_path(folder)))
         _say(f"next: perfscope compare {folder_text}")
 
 
@@ -343,7 +344,7 @@ def _print_order(cells: Sequence[FrameworkCell], folder: Path, as_json: bool) ->
         print_result(json.dumps(document, indent=1, ensure_ascii=False) + "\n")
         return
     order = run_order(cells)
-    lines = [f"{counted(len(order), 'run')}, in this order, into {_short(folder)}", ""]
+    lines = [f"{counted(len(order), 'run')}, in this order, into {short_path(folder)}", ""]
     lines += [f"  {shlex.join(['perfscope', 'bench', 'run', *cell.words])}" for cell, _ in order]
     skipped = [cell for cell in cells if cell.skipped]
     if skipped:
@@ -357,10 +358,3 @@ def _same_command() -> str:
 
 def _say(line: str) -> None:
     notice(line)
-
-
-def _short(path: Path) -> Path:
-    try:
-        return path.relative_to(Path.cwd())
-    except ValueError:
-        return path

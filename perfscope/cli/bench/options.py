@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from perfscope.cli.lazy_group import with_options
 from perfscope.errors import PerfscopeError, UsageError
 from perfscope.runners.config import (
     BACKENDS,
@@ -175,17 +176,17 @@ _MACHINE = (
 
 def training_options(function: _F) -> _F:
     """What is trained: --model, --mesh, --batch ..."""
-    return _apply(_TRAINING, function)
+    return with_options(_TRAINING, function)
 
 
 def framework_options(function: _F) -> _F:
     """With what, instead of a scheme: --framework, --python, --env."""
-    return _apply(_FRAMEWORK, function)
+    return with_options(_FRAMEWORK, function)
 
 
 def machine_options(function: _F) -> _F:
     """Where: --device, --bind, --cluster ..."""
-    return _apply(_MACHINE, function)
+    return with_options(_MACHINE, function)
 
 
 def require_torch() -> None:
@@ -261,9 +262,3 @@ def default_threads(num_ranks: int, environment: Mapping[str, str]) -> int:
     if given.isdigit() and int(given) > 0:
         return int(given)
     return max(len(os.sched_getaffinity(0)) // num_ranks, 1)
-
-
-def _apply(options: tuple[Any, ...], function: _F) -> _F:
-    for option in reversed(options):
-        function = option(function)
-    return function

@@ -20,6 +20,7 @@ from perfscope.cli.output import notice, print_result
 from perfscope.cli.slurm.array_options import sweep_options, taken_out
 from perfscope.errors import PerfscopeError, UsageError
 from perfscope.messages.lists import counted
+from perfscope.rundir.files import short_path
 from perfscope.rundir.shell import quote
 
 if TYPE_CHECKING:
@@ -299,7 +300,7 @@ def _run(
         print_result(json.dumps(study.as_json(), indent=1, ensure_ascii=False) + "\n")
     else:
         print_result("\n".join([study.title, study.trained, "", *study.sentences, "", rows]))
-    _say(f"study: {quote(str(_short(folder)))}")
+    _say(f"study: {quote(str(short_path(folder)))}")
     return code
 
 
@@ -379,7 +380,7 @@ def _print_order(
         print_script(study, how, names, wanted)
         return
     order = run_order(study, names)
-    lines = [f"{counted(len(order), 'run')}, in this order, into {_short(folder)}", study.trained, ""]
+    lines = [f"{counted(len(order), 'run')}, in this order, into {short_path(folder)}", study.trained, ""]
     lines += [f"  {shlex.join(['perfscope', *command_of(cell, run, how)[3:]])}" for cell, run in order]
     impossible = [cell for cell in study.cells if cell.impossible is not None]
     if impossible:
@@ -427,10 +428,3 @@ def _say(line: str) -> None:
         notice(line)
     except OSError as error:  # a closed terminal is no reason to lose a study
         raise PerfscopeError(f"cannot write to stderr: {error.strerror}") from error
-
-
-def _short(path: Path) -> Path:
-    try:
-        return path.relative_to(Path.cwd())
-    except ValueError:
-        return path

@@ -21,9 +21,10 @@ import click
 from perfscope.cli.bench.progress import outcome
 from perfscope.cli.output import print_result
 from perfscope.cli.slurm.options import asked_of, resources_request
-from perfscope.cli.slurm.watch import Teller, say, short
+from perfscope.cli.slurm.watch import Teller, say
 from perfscope.errors import UsageError
 from perfscope.messages.lists import counted
+from perfscope.rundir.files import short_path
 from perfscope.slurm.array import (
     TOO_LATE,
     Array,
@@ -83,7 +84,7 @@ def wanted_array(folder: Path, options: dict[str, Any]) -> Wanted:
         for name, value in options.items()
         if name not in ("array_limit", "no_wait", "timeout_pending")
     }
-    log = f"{file_pattern(str(short(folder) / 'slurm'))}-%A_%a.log"
+    log = f"{file_pattern(str(short_path(folder) / 'slurm'))}-%A_%a.log"
     name = re.sub(r"[^A-Za-z0-9._-]+", "_", folder.name)[:64] or "sweep"
     return Wanted(
         job=resources_request(name, log=log, **resources),
@@ -271,19 +272,19 @@ def _submit(missing: list[tuple[CellState, Run]], how: How, wanted: Wanted) -> s
     with undisturbed():
         job = sbatch([str(file)], asked=asked_of(wanted.job), environment=environment)
         save_arrays(how.folder, [*load_arrays(how.folder), Array(job=job, keys=keys)])
-    say(f"array job {job} is submitted: {counted(len(pieces), 'run')}, {short(file)}")
+    say(f"array job {job} is submitted: {counted(len(pieces), 'run')}, {short_path(file)}")
     return job
 
 
 def _piece(cell: CellState, run: Run, how: How) -> ArrayCommand:
     from perfscope.runners.sweep.execution import command_of
 
-    here = replace(how, folder=short(how.folder))
+    here = replace(how, folder=short_path(how.folder))
     argv = command_of(cell, run, here)
     if argv[1:3] != ["-m", "perfscope"]:
         raise UsageError(f"{argv!r} is no command of perfscope")
     return ArrayCommand(
-        path=str(short(how.folder) / run.path),
+        path=str(short_path(how.folder) / run.path),
         key=cell.digest,
         command=("perfscope", *argv[3:]),
         timeout_s=how.cell_timeout_s,

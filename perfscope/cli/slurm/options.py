@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import click
 
+from perfscope.cli.lazy_group import with_options
 from perfscope.errors import UsageError
 from perfscope.slurm.request import BY_MPI, FRAMEWORKS, JobRequest, job_name
 from perfscope.slurm.site import FILE, Option, Site, find_site, more_options, read_site
@@ -120,17 +121,17 @@ _WAITING = (
 
 def resource_options(function: _F) -> _F:
     """What one node of a job is asked for."""
-    return _apply(_RESOURCES, function)
+    return with_options(_RESOURCES, function)
 
 
 def job_options(function: _F) -> _F:
     """Everything a job can be."""
-    return _apply(_JOB, function)
+    return with_options(_JOB, function)
 
 
 def waiting_options(function: _F) -> _F:
     """--no-wait and --timeout-pending."""
-    return _apply(_WAITING, function)
+    return with_options(_WAITING, function)
 
 
 def job_request(
@@ -267,9 +268,3 @@ def _record(text: str | None) -> tuple[str, ...]:
     if tuple(context.params["command_line"]) != ("true",):
         raise UsageError(f"--record {text!r} holds a word that is no option of `perfscope run`")
     return tuple(options)
-
-
-def _apply(options: tuple[Any, ...], function: _F) -> _F:
-    for option in reversed(options):
-        function = option(function)
-    return function

@@ -16,6 +16,7 @@ from perfscope.cli.output import print_result
 from perfscope.cli.slurm.options import asked_of, job_options, job_request, waiting_options
 from perfscope.cli.slurm.script import CONTEXT
 from perfscope.errors import PerfscopeError, UsageError
+from perfscope.rundir.files import short_path
 from perfscope.slurm.request import JobRequest
 
 SCHEMA_VERSION = 1
@@ -56,7 +57,7 @@ def command(
     if no_wait and timeout_pending is not None:
         raise UsageError("--timeout-pending waits, --no-wait does not; leave one out")
     job = job_request(command_line, **options)
-    from perfscope.cli.slurm.watch import detach, how_to_look, say, short
+    from perfscope.cli.slurm.watch import detach, how_to_look, say
     from perfscope.slurm.submission import JobPaths, job_environment, submit
 
     job, run = _placed(job)
@@ -70,12 +71,12 @@ def command(
         script, submitted, array=job.array is not None, asked=asked_of(job), environment=environment
     )
     if no_wait:
-        document = {"schema_version": SCHEMA_VERSION, "job": number, "run": str(short(submitted.run))}
+        document = {"schema_version": SCHEMA_VERSION, "job": number, "run": str(short_path(submitted.run))}
         print_result(f"{json.dumps(document)}\n" if as_json else f"{number}\n")
         say(f"job {number} is submitted; {how_to_look(number, submitted)}")
         return
     try:
-        say(f"job {number} is submitted: {short(submitted.script)}")
+        say(f"job {number} is submitted: {short_path(submitted.script)}")
     except KeyboardInterrupt:
         detach(number, submitted)
     follow_and_report(number, submitted, timeout_pending, with_report=not no_report, as_json=as_json)

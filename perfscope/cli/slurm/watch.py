@@ -15,6 +15,7 @@ import click
 from perfscope.cli.output import notice
 from perfscope.errors import RunDirectoryError
 from perfscope.messages.lists import counted
+from perfscope.rundir.files import short_path
 from perfscope.rundir.shell import quote
 from perfscope.slurm.accounting import LIMIT_S, job_facts
 from perfscope.slurm.job_log import first_failure, last_text
@@ -108,8 +109,8 @@ class Teller:
                 reason = f"job {task.name} was requeued"
                 with suppress(RunDirectoryError):  # read-only here: the job itself marks it, too
                     if close_run(left, reason, unless_finished=True):
-                        text += f"; what was recorded is in {short(left)}"
-                text += f"; its next run goes to {short(self._place.of(task))}"
+                        text += f"; what was recorded is in {short_path(left)}"
+                text += f"; its next run goes to {short_path(self._place.of(task))}"
             self._event(text)
 
     def _news(self, key: str, text: str) -> None:
@@ -178,7 +179,7 @@ def detach(job: str, submitted: JobPaths | None) -> None:
 
 def how_to_look(job: str, submitted: JobPaths | None) -> str:
     """`follow it: perfscope slurm follow 12, cancel it: scancel 12`."""
-    run = f", its run: {quote(str(short(submitted.run)))}" if submitted is not None else ""
+    run = f", its run: {quote(str(short_path(submitted.run)))}" if submitted is not None else ""
     return f"follow it: perfscope slurm follow {job}, cancel it: scancel {job}{run}"
 
 
@@ -207,13 +208,13 @@ def conclude(
             except RunDirectoryError as error:
                 say(f"the job's facts are not in the run: {error}")
         status = read_run(run).status or None if run is not None and recorded else None
-        facts |= {"run": str(short(run)) if run is not None and status else None, "run_status": status}
+        facts |= {"run": str(short_path(run)) if run is not None and status else None, "run_status": status}
         jobs.append(facts)
         say(ending_text(facts))
         if submitted is not None and (facts["state"] != "COMPLETED" or not recorded):
             _show_log(submitted.log_of(task))
         if run is not None and not recorded:
-            say(f"the job left no run of its own in {short(run)}")
+            say(f"the job left no run of its own in {short_path(run)}")
     if submitted is None:
         say("which run it made is not known here; `perfscope slurm follow RUN` puts this into its run.json")
     return jobs
@@ -249,14 +250,6 @@ def say(text: str) -> None:
         notice(text)
 
 
-def short(path: Path) -> Path:
-    """As the user would type it."""
-    try:
-        return path.relative_to(Path.cwd())
-    except (ValueError, OSError):
-        return path
-
-
 def _await_run(run: Path) -> None:
     """Other nodes' files may be seen here some seconds late."""
     end = time.monotonic() + _LATE_S
@@ -269,7 +262,7 @@ def _show_log(log: Path) -> None:
     ours = '{"when": '  # who else used the nodes
     last = [line for line in lines if line.strip() and not line.startswith(ours)][-_LAST_LINES:]
     if last:
-        say(f"the end of {short(log)}:")
+        say(f"the end of {short_path(log)}:")
         with suppress(OSError):
             click.echo("\n".join(f"  {line}" for line in last), err=True)
 

@@ -7,13 +7,13 @@ On every other host the same number is another process.
 
 from __future__ import annotations
 
-import os
 from contextlib import suppress
 from pathlib import Path
 
 from perfscope.collectors.base import SECOND_NS
 from perfscope.collectors.context import Context
 from perfscope.rundir import layout
+from perfscope.rundir.files import names_in
 
 KERNEL = "kernel"
 LOOK_NS = 5 * SECOND_NS  # a run may have hundreds of hosts on a slow file system
@@ -47,13 +47,13 @@ class SameKernel:
 
     def _look(self, host_folder: Path) -> frozenset[int]:
         pids: set[int] = set()
-        for host in _names(host_folder.parent):
+        for host in names_in(host_folder.parent):
             if host == host_folder.name or self._verdicts.get(host) is False:
                 continue
             if host not in self._verdicts and not self._judge(host_folder.parent / host, host):
                 continue
             pids.update(
-                int(name) for name in _names(host_folder.parent / host / layout.PIDS) if name.isdigit()
+                int(name) for name in names_in(host_folder.parent / host / layout.PIDS) if name.isdigit()
             )
         return frozenset(pids)
 
@@ -76,10 +76,3 @@ def _name_of_kernel(ctx: Context) -> str:
     except OSError:
         return ""
     return f"{boot} {namespace}" if boot else ""
-
-
-def _names(folder: Path) -> list[str]:
-    try:
-        return os.listdir(folder)  # noqa: PTH208 - names are all that is needed
-    except OSError:
-        return []

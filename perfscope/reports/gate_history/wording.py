@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from perfscope import units
 from perfscope.gate.changepoints import FEWEST_POINTS
 from perfscope.gate.metrics import GateMetric
-from perfscope.gate.records import PARTS, RunFigures
+from perfscope.gate.records import RunFigures
 from perfscope.gate.results import Difference, Moved
 from perfscope.gate.trend import LevelChange, Trend, short_commit
+from perfscope.messages.gate.explanation import PARTS
 from perfscope.messages.lists import counted, first_of
 from perfscope.messages.sentences import capital, clause, in_sentence
 from perfscope.reports.display import visible
@@ -27,18 +28,6 @@ _UNITS = {
     "joules": Unit.ENERGY,
 }
 _NAMES = {"step_p10": "step time", "step_mean": "mean step time"}  # in a sentence; others: their titles
-# What moved, in "… of the step moved".
-_PARTS = {
-    "compute": "computation",
-    "exposed_comm": "exposed communication",
-    "copy": "copying",
-    "input_wait": "the wait for input",
-    "optimizer": "the optimizer",
-    "idle": "idle time",
-    "backward": "the backward pass",
-    "rest": "the forward pass and the rest",
-}
-assert set(PARTS) <= set(_PARTS)
 
 
 def unit_of(metric: GateMetric) -> Unit:
@@ -140,7 +129,7 @@ def _disturbed(trend: Trend) -> str:
 
 def _moved_words(change: LevelChange) -> str:
     part = change.moved
-    return f"{_PARTS[part.what]} of the step moved" if part is not None and part.what in _PARTS else ""
+    return f"{PARTS[part.what].lower()} of the step moved" if part is not None and part.what in PARTS else ""
 
 
 def detail(trend: Trend) -> str:

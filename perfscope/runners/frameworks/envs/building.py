@@ -23,7 +23,7 @@ _ENVIRONMENT = {
     "CMAKE_POLICY_VERSION_MINIMUM": "3.5",  # of what it brings along, which newer CMakes refuse otherwise
 }
 # Its own setup.py needs what is installed in the environment (torch, setuptools < 81): no isolation.
-_PIP = ("-m", "pip", "--disable-pip-version-check", "--no-input")
+PIP = ("-m", "pip", "--disable-pip-version-check", "--no-input")
 
 
 def build(requirement: str, folder: Path, index: Sequence[str], run: Run) -> None:
@@ -43,10 +43,10 @@ def build(requirement: str, folder: Path, index: Sequence[str], run: Run) -> Non
     shutil.rmtree(build_dir, ignore_errors=True)
     build_dir.mkdir()
     how = ["--no-deps", "--no-binary", ":all:", "--no-build-isolation"]
-    run([python, *_PIP, "download", *how, *index, "-d", str(build_dir), requirement], environment)
+    run([python, *PIP, "download", *how, *index, "-d", str(build_dir), requirement], environment)
     source = _unpack(build_dir)
     patch(source)
-    run([python, *_PIP, "install", "--no-deps", "--no-build-isolation", str(source)], environment)
+    run([python, *PIP, "install", "--no-deps", "--no-build-isolation", str(source)], environment)
     shutil.rmtree(build_dir, ignore_errors=True)
 
 

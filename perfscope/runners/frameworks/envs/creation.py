@@ -32,7 +32,6 @@ from perfscope.runners.frameworks.envs.store import (
 )
 
 Tell = Callable[[str], None]
-_PIP = ("-m", "pip", "--disable-pip-version-check", "--no-input")
 _SCHEMA_VERSION = 1
 _ROOM = 1.3  # times what it takes at the end: wheels lie beside what is unpacked from them
 _ASK_TIMEOUT_S = 300.0  # importing TensorFlow for the first time from a slow disk
@@ -153,7 +152,7 @@ def _make(folder: Path, pins: Pins, python: str, tell: Tell, index_url: str | No
     tell(f"[2/{stages}] installing {', '.join(pins.packages)} (about {pins.megabytes:,} MB on disk)")
     env_python = str(folder / "bin" / "python")
     index = ["--index-url", index_url] if index_url else []
-    command = [env_python, *_PIP, "install", "--progress-bar", "off", *index, *pins.packages]
+    command = [env_python, *building.PIP, "install", "--progress-bar", "off", *index, *pins.packages]
     _run(command, log, lambda line: _tell_download(line, tell))
     if pins.patched:
         tell(f"[3/{stages}] building {pins.patched} with the gloo controller; some minutes")
@@ -304,7 +303,7 @@ def _mark(folder: Path, pins: Pins, state: str, version: str, versions: Mapping[
 
 
 def _has_pip(folder: Path) -> bool:
-    return _answers([str(folder / "bin" / "python"), *_PIP, "--version"])
+    return _answers([str(folder / "bin" / "python"), *building.PIP, "--version"])
 
 
 def _works(made: Environment, pins: Pins) -> bool:
@@ -330,7 +329,7 @@ def _answers(command: Sequence[str]) -> bool:
 
 def _versions(folder: Path) -> dict[str, str]:
     """What is installed, by package."""
-    command = [str(folder / "bin" / "python"), *_PIP, "list", "--format", "json"]
+    command = [str(folder / "bin" / "python"), *building.PIP, "list", "--format", "json"]
     answer = subprocess.run(
         command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_ASK_TIMEOUT_S, check=False
     )
