@@ -9,6 +9,7 @@ import click
 
 from perfscope import __version__
 from perfscope.cli.lazy_group import HELP, LazyGroup
+from perfscope.cli.name_collision import collision_here
 from perfscope.cli.output import discard_stdout, notice
 from perfscope.errors import EXIT_BUG, EXIT_OWN_FAILURE, EXIT_USER, PerfscopeError
 
@@ -72,6 +73,7 @@ def cli(debug: bool) -> None:
 def main() -> None:
     """Entry point: typed errors become one line and an exit code, anything else is a bug (70)."""
     debug = "--debug" in sys.argv[1:2]
+    _warn_of_collision()
     try:
         code = cli.main(standalone_mode=False)
     except click.exceptions.Exit as stop:
@@ -103,3 +105,8 @@ def main() -> None:
         )
         code = EXIT_BUG
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _warn_of_collision() -> None:
+    if line := collision_here():
+        notice(f"warning: {line}")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from perfscope.cli.lazy_group import HELP
-from perfscope.cli.output import notice, print_result
+from perfscope.cli.output import print_result
 from perfscope.errors import PerfscopeError, UsageError
 
 if TYPE_CHECKING:
@@ -113,8 +113,6 @@ def command(
         given = {"--ceilings": ceilings, "--budget": budget_s, "--fits": fits, "--sample": seconds}
         arguments = [f"{name}={value}" for name, value in given.items() if value is not None]
         sys.exit(run_in_cluster(cluster, ["--links", *arguments, *(["--json"] if as_json else [])]))
-    if root is None:
-        _warn_of_collision()
     with tempfile.TemporaryDirectory(prefix="perfscope-doctor-") as scratch:
         ctx = _live(Path(scratch))
         measured = measure(ctx, budget_s) if links else None
@@ -158,13 +156,6 @@ def _refuse_beside_root(
         return
     option = "--ceilings" if ceilings else "--links" if links else "--sample"
     raise UsageError(f"{option} needs the machine itself; leave out --root")
-
-
-def _warn_of_collision() -> None:
-    from perfscope.cli.doctor.name_collision import collision
-
-    if line := collision():
-        notice(f"warning: {line}")
 
 
 def _examine(

@@ -57,7 +57,7 @@ def read_scrapes(path: Path, names: frozenset[str]) -> Scrapes:
     untimed: list[tuple[str, str, float]] = []
     try:
         with open_regular(path) as file:
-            written_ns = path.stat().st_mtime_ns
+            status = path.stat()
             while line := file.readline(_LONGEST_LINE):
                 text = line.decode("utf-8", "replace")
                 if text.startswith("#"):
@@ -68,10 +68,21 @@ def read_scrapes(path: Path, names: frozenset[str]) -> Scrapes:
         raise TraceError(
             f"{path}: cannot be read: {getattr(error, 'reason', None) or error.strerror}"
         ) from None
-    _date(scrapes, untimed, written_ns, path)
+    _date(scrapes, untimed, status.st_mtime_ns, path)
     if not scrapes.num_values:
-        raise TraceError(f"{path}: holds no metric of DCGM exporter that perfscope knows (DCGM_FI_...)")
+        raise TraceError(f"{path}: {_why_none(scrapes, is_empty=status.st_size == 0)}")
     return scrapes
+
+
+def _why_none(scrapes: Scrapes, *, is_empty: bool) -> str:
+    if is_empty:
+        return "the file is empty"
+    if scrapes.num_dropped:
+        return (
+            f"none of its {scrapes.num_dropped:,} values of DCGM exporter can be used: "
+            "no number, not available on that GPU, or with a time that is none"
+        )
+    return "holds no metric of DCGM exporter that perfscope knows (DCGM_FI_...)"
 
 
 def _take(

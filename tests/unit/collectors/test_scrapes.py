@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -157,7 +158,8 @@ def test_one_scrape_without_a_time_is_dated_by_its_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "holds no metric of DCGM exporter"),
+        ("", "the file is empty"),
+        (value("DCGM_FI_DEV_POWER_USAGE", math.nan), "none of its 1 values of DCGM exporter can be used"),
         ("node_load1 0.5\n", "holds no metric of DCGM exporter"),
         (2 * value("DCGM_FI_DEV_POWER_USAGE", 300), "several scrapes without times"),
         (scrape(START + 9000, value("DCGM_FI_DEV_POWER_USAGE", 300)), "no scrape is of the time of this run"),
