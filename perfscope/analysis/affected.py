@@ -75,6 +75,12 @@ _OF_HOST = {
 }
 
 
+_IMPORTED = {
+    layout.DARSHAN_JSON: Affected(paths=("file_io",), text=files.FILE_IO),
+    layout.INSPECTOR_JSON: Affected(paths=("communicators",), text=files.COMMUNICATORS),
+}
+
+
 def affected_by(path: str) -> Affected:
     """What comes from the file at `path`, relative to the run directory."""
     parts = path.split("/")
@@ -82,8 +88,8 @@ def affected_by(path: str) -> Affected:
         if layout.WORKERS in parts[2:3]:
             return _LOADING
         return _OF_HOST.get(parts[-1], Affected(paths=_OF_MACHINE, text=files.HOST))
-    if parts[0] == layout.DARSHAN_JSON:
-        return Affected(paths=("file_io",), text=files.FILE_IO)
+    if parts[0] in _IMPORTED:
+        return _IMPORTED[parts[0]]
     if parts[0] != layout.RANKS:
         return _RUN if parts[0] == layout.RUN_JSON else _TRAINING
     if len(parts) == 2:  # an attempt that is not shown

@@ -17,48 +17,12 @@ from numpy.typing import NDArray
 from perfscope.analysis.intervals import distinct_pairs
 from perfscope.analysis.source import RunSource
 from perfscope.analysis.spans import whole_numbers, words
-from perfscope.rundir.inspector_records import InspectorGroup, StatedBandwidth
+from perfscope.rundir.inspector_records import CommunicatorCalls, InspectorGroup, StatedBandwidth
 from perfscope.volumes import bus_factor
 
 _COLUMNS = ("collective", "group", "in_bytes", "dur_ns", "seq")
 _ON_DEVICE = "kernel_gpu"
 _Key = tuple[str, str]
-
-
-class CommunicatorCalls(Struct, frozen=True, kw_only=True):
-    """The calls of one collective on one communicator.
-
-    Attributes:
-        num_ranks: of the communicator; num_recorded of them have a file.
-        num_calls: different calls; num_matched of them have a record of every rank.
-        bytes: of all calls, each counted once: all_gather its result, reduce_scatter its input.
-        median_ns, p95_ns: duration of a call on a rank, its wait for others included.
-        algbw_bytes_per_s, busbw_bytes_per_s: bytes / duration, as NCCL Inspector defines them.
-        transfer_busbw_bytes_per_s: bytes / shortest duration over ranks, of matched calls; None: no call is
-            matched, or durations are not of kernels.
-        wait_ns: mean per rank over matched calls; None likewise.
-        last_counts: (rank, calls in which it came last), most frequent first.
-        num_compared, num_deviating, worst_ratio: the file's own bandwidths against these: StatedBandwidth.
-    """
-
-    group: str
-    title: str
-    collective: str
-    num_ranks: int
-    num_recorded: int
-    num_calls: int
-    num_matched: int
-    bytes: int
-    median_ns: int
-    p95_ns: int
-    algbw_bytes_per_s: float | None
-    busbw_bytes_per_s: float | None
-    transfer_busbw_bytes_per_s: float | None
-    wait_ns: int | None
-    last_counts: tuple[tuple[int, int], ...]
-    num_compared: int
-    num_deviating: int
-    worst_ratio: float
 
 
 class _OfRank(Struct):
@@ -69,7 +33,7 @@ class _OfRank(Struct):
 
 
 def communicators_of(source: RunSource) -> tuple[CommunicatorCalls, ...]:
-    """The longest in sum first; () without such records."""
+    """The longest in sum first: of the run's own records, else those imported into it; () without any."""
     calls: dict[_Key, list[_OfRank]] = defaultdict(list)
     groups: dict[str, InspectorGroup] = {}
     stated: dict[_Key, list[StatedBandwidth]] = defaultdict(list)
@@ -89,9 +53,8 @@ def communicators_of(source: RunSource) -> tuple[CommunicatorCalls, ...]:
         for key, of_key in calls.items()
         if key[0] in groups
     ]
-    return tuple(
-        sorted(results, key=lambda entry: (-entry.median_ns * entry.num_calls, entry.group, entry.collective))
-    )
+    results.sort(key=lambda entry: (-entry.median_ns * entry.num_calls, entry.group, entry.collective))
+    return tuple(results) or source.imported_communicators()
 
 
 def _calls(source: RunSource, rank: int, window: int) -> list[tuple[_Key, _OfRank]]:

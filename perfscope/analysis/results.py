@@ -21,7 +21,6 @@ from perfscope.analysis.experts.results import Experts
 from perfscope.analysis.fault_results import RankFaults
 from perfscope.analysis.file_io import FileIo
 from perfscope.analysis.hangs import Hang
-from perfscope.analysis.inspector import CommunicatorCalls
 from perfscope.analysis.intervals import Int64
 from perfscope.analysis.kernels.results import Kernels, StreamQueue
 from perfscope.analysis.loading.results import RankLoading
@@ -39,6 +38,7 @@ from perfscope.messages.advice import advice_key
 from perfscope.messages.findings import FindingFacts, FindingText, Subject, finding_text
 from perfscope.messages.findings.confidence import Confidence
 from perfscope.messages.findings.facts import Basis
+from perfscope.rundir.inspector_records import CommunicatorCalls
 from perfscope.rundir.records import RunRecord
 from perfscope.vocabulary.communication import NoTimes, Unattributed
 from perfscope.vocabulary.findings import FindingKind

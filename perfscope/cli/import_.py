@@ -52,7 +52,8 @@ class _Import(click.Command):
     "--into",
     type=click.Path(path_type=Path),
     metavar="RUN",
-    help="Add scrapes of DCGM exporter (its text), or logs of Darshan (*.darshan), to a run that is there.",
+    help="Add scrapes of DCGM exporter (its text), logs of Darshan (*.darshan) or files of NCCL Inspector "
+    "to a run that is there.",
 )
 @click.option("--force", is_flag=True, help="Replace a run that is already there.")
 @click.option(
@@ -96,16 +97,20 @@ def command(
       perfscope import ./traces/ -o my-run --force && perfscope report my-run
       perfscope import --into my-run dcgm.prom
       perfscope import --into my-run user_python_id4711-4711_11-27-*.darshan
+      perfscope import --into my-run nccl-logs/
     """
     if (output is None) == (into is None):
-        raise UsageError("give either --output DIR (a new run of traces) or --into RUN (scrapes or logs)")
+        raise UsageError(
+            "give either --output DIR (a new run of traces) or --into RUN (scrapes, logs or calls)"
+        )
     if into is not None:
         if name is not None or labels or samples_per_step is not None:
             raise UsageError("--name, --label and --samples-per-step go with -o, not with --into")
         are_logs = {path.suffix == ".darshan" for path in traces}
         if len(are_logs) > 1:
-            raise UsageError("--into takes scrapes or logs of Darshan: import one kind after the other")
-        click.echo((_add_logs if are_logs.pop() else _add_scrapes)(into, traces, as_json=as_json))
+            raise UsageError("--into takes logs of Darshan by themselves: import one kind after the other")
+        add = _add_logs if are_logs.pop() else _add_scrapes_or_calls
+        click.echo(add(into, traces, as_json=as_json))
         return
     if name is not None and not name.strip():
         raise UsageError("--name is empty")
@@ -130,6 +135,27 @@ def command(
     click.echo(json.dumps(_document(result), indent=1) if as_json else _text(result))
     if not as_json:
         _print_hangs(result)
+
+
+def _add_scrapes_or_calls(run: Path, paths: tuple[Path, ...], *, as_json: bool) -> str:
+    from perfscope.cli.import_calls import are_records
+
+    return (_add_calls if are_records(paths) else _add_scrapes)(run, paths, as_json=as_json)
+
+
+def _add_calls(run: Path, paths: tuple[Path, ...], *, as_json: bool) -> str:
+    from msgspec import to_builtins
+
+    from perfscope.cli.import_calls import add_records
+
+    added = add_records(run, paths)
+    for path, reason in added.left_out:
+        notice(f"{path}: left out: {reason}")
+    if as_json:
+        facts = to_builtins(added, enc_hook=str)
+        return json.dumps({"schema_version": JSON_SCHEMA_VERSION, "run": str(run), **facts}, indent=1)
+    of = f"{counted(added.num_ranks, 'rank')} on {counted(added.num_communicators, 'communicator')}"
+    return f"{counted(added.num_calls, 'call')} of {of}\nrun: {run}"
 
 
 def _add_scrapes(run: Path, paths: tuple[Path, ...], *, as_json: bool) -> str:

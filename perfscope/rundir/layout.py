@@ -7,6 +7,7 @@ need not be installed), so nothing here may import perfscope by that name.
     <run>/scheme.json                    a bench run's scheme and places as its ranks found them, by rank 0
     <run>/neighbours.jsonl               what ran on a batch job's nodes before and after, see perfscope/slurm
     <run>/darshan.json                   file I/O by imported logs of Darshan (storage_records.py)
+    <run>/inspector.json                 calls by imported files of NCCL Inspector (inspector_records.py)
     <run>/plan.json                      step at which the next window starts, written by rank 0
     <run>/hosts/<host>/topology.json     what the machine is
     <run>/hosts/<host>/ceilings.json     measured peaks: memory bandwidth, FLOP/s
@@ -48,6 +49,7 @@ RUN_JSON = "run.json"
 PLAN_JSON = "plan.json"
 SCHEME_JSON = "scheme.json"
 DARSHAN_JSON = "darshan.json"
+INSPECTOR_JSON = "inspector.json"
 NEIGHBORS_JSONL = "neighbours.jsonl"
 HOSTS = "hosts"
 OWNER = ".owner"  # a file, or the folder of a Slurm step's tasks: several launchers share the directory

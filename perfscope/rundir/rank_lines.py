@@ -10,6 +10,7 @@ import msgspec
 
 from perfscope.rundir import layout
 from perfscope.rundir.documents import Document
+from perfscope.rundir.inspector_records import CommunicatorCalls, ImportedCalls
 from perfscope.rundir.loader_records import Loading, WorkerRows, read_loading, read_worker
 from perfscope.rundir.phase_records import PhaseTimes, read_phases
 from perfscope.rundir.records import RankRecord
@@ -38,6 +39,12 @@ class RankLines:
         """Darshan's sums that were imported; None where none were."""
         path = self.path / layout.DARSHAN_JSON
         return self._record(DarshanRecord, path, self._document(path))
+
+    def imported_communicators(self: _Run) -> tuple[CommunicatorCalls, ...]:
+        """Those of NCCL Inspector's files that were imported into the run; () where none were."""
+        path = self.path / layout.INSPECTOR_JSON
+        record = self._record(ImportedCalls, path, self._document(path))
+        return () if record is None else record.communicators
 
     def phases(self: _Run, rank: int) -> PhaseTimes | None:
         """Phases by name of the rank; None where it has marked none."""

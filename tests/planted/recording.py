@@ -170,6 +170,9 @@ class EmulatedRun:
     def file_io(self) -> None:
         return None
 
+    def imported_communicators(self) -> tuple[()]:
+        return ()
+
     def loading(self, rank: int) -> None:
         return None
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from perfscope.analysis.inspector import CommunicatorCalls
 from perfscope.analysis.results import RunAnalysis
 from perfscope.messages.inspector import bandwidth_sentence, communicators_headline, no_match_sentence
 from perfscope.reports.display import visible
 from perfscope.reports.model import Block, Column, Note, Section, Table, Unit, Value, Verdict
+from perfscope.rundir.inspector_records import CommunicatorCalls
 
 _MOST_ROWS = 200  # drawn; all are in the JSON report
 _MOST_LINES = 8

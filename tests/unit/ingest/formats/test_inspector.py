@@ -17,11 +17,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfscope.analysis.inspector import CommunicatorCalls
 from perfscope.analysis.run import analyze_run
 from perfscope.errors import TraceError
 from perfscope.ingest.importing import import_traces
+from perfscope.rundir.inspector_records import CommunicatorCalls
 from perfscope.rundir.reader import RunReader
+from perfscope.rundir.writer import write_json
 
 WORLD = "0x7f8c496ae9f661"
 WRITTEN_US = 1_748_030_377_748_202
@@ -181,3 +182,57 @@ def test_memory_stays_below_the_size_of_the_file(tmp_path: Path) -> None:
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < path.stat().st_size
+
+
+def recorded(folder: Path, *, ranks: int, start_us: int = WRITTEN_US) -> Path:
+    """A run that perfscope recorded, of ten seconds, without traces."""
+    run = folder / "recorded"
+    start = start_us * 1000
+    manifest = {"schema_version": 1, "start_unix_ns": start, "end_unix_ns": start + 10**10, "origin": "run"}
+    run.mkdir()
+    write_json(run / "run.json", manifest)
+    for rank in range(ranks):
+        (run / "ranks" / str(rank)).mkdir(parents=True)
+        write_json(run / "ranks" / str(rank) / "rank.json", {"schema_version": 1, "rank": rank, "host": "n"})
+    return run
+
+
+def files_of_two_ranks(folder: Path) -> Path:
+    logs = folder / "logs"
+    logs.mkdir()
+    for rank in range(2):
+        lines = [record(rank, seq, 100 + 50 * rank) for seq in range(1, 6)]
+        (logs / f"node1-pid{rank + 7}.log").write_text("".join(json.dumps(one) + "\n" for one in lines))
+    return logs
+
+
+def into(run: Path, *paths: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "perfscope", "import", "--into", str(run), *map(str, paths)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_files_are_added_to_a_recorded_run(tmp_path: Path) -> None:
+    run, logs = recorded(tmp_path, ranks=2), files_of_two_ranks(tmp_path)
+    done = into(run, logs)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[0] == "5 calls of 2 ranks on 1 communicator"
+    import_traces([logs], tmp_path / "alone")
+    alone = analyze_run(RunReader(tmp_path / "alone"))
+    (entry,) = analyze_run(RunReader(run)).communicators
+    assert (entry,) == alone.communicators
+    assert (entry.num_calls, entry.num_matched, entry.last_counts) == (5, 5, ((0, 5),))
+
+
+@pytest.mark.parametrize(
+    ("ranks", "seconds", "words"),
+    [(1, 0, "the run has ranks 0"), (2, 9000, "of another time"), (2, -9000, "of another time")],
+)
+def test_files_of_another_run_are_refused_in_one_line(
+    ranks: int, seconds: int, words: str, tmp_path: Path
+) -> None:
+    run = recorded(tmp_path, ranks=ranks, start_us=WRITTEN_US + seconds * 10**6)
+    done = into(run, files_of_two_ranks(tmp_path))
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("perfscope: the files are not of this run: ") and words in line
+    assert not (run / "inspector.json").exists()
