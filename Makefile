@@ -132,10 +132,12 @@ test-exports: $(EXPORTS_VENV)/ready ## trackers (MLflow, Weights & Biases, Tenso
 
 ECOSYSTEM_VENV := build/ecosystem-venv
 
-$(ECOSYSTEM_VENV)/ready: $(CHECK) tests/ecosystem/requirements.txt
+$(ECOSYSTEM_VENV)/ready: $(CHECK) tests/ecosystem/requirements.txt tests/ecosystem/timm.txt
 	$(PYTHON) -m venv --clear $(ECOSYSTEM_VENV)
 	$(ECOSYSTEM_VENV)/bin/python -m pip install $(PIP_FLAGS) \
 		-r tests/ecosystem/requirements.txt "$$(ls build/dist/perfscope_hpc-*.whl)[test]"
+	$(ECOSYSTEM_VENV)/bin/python -m pip install $(PIP_FLAGS) --no-deps --target $(ECOSYSTEM_VENV)/timm \
+		-r tests/ecosystem/timm.txt
 	@touch $@
 
 test-ecosystem: $(ECOSYSTEM_VENV)/ready ## programs of Lightning, Hugging Face, accelerate, Flax, Optuna, notebooks

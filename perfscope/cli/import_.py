@@ -106,11 +106,7 @@ def command(
     if into is not None:
         if name is not None or labels or samples_per_step is not None:
             raise UsageError("--name, --label and --samples-per-step go with -o, not with --into")
-        are_logs = {path.suffix == ".darshan" for path in traces}
-        if len(are_logs) > 1:
-            raise UsageError("--into takes logs of Darshan by themselves: import one kind after the other")
-        add = _add_logs if are_logs.pop() else _add_scrapes_or_calls
-        click.echo(add(into, traces, as_json=as_json))
+        click.echo(_add_into(into, traces, as_json=as_json))
         return
     if name is not None and not name.strip():
         raise UsageError("--name is empty")
@@ -137,9 +133,14 @@ def command(
         _print_hangs(result)
 
 
-def _add_scrapes_or_calls(run: Path, paths: tuple[Path, ...], *, as_json: bool) -> str:
+def _add_into(run: Path, paths: tuple[Path, ...], *, as_json: bool) -> str:
     from perfscope.cli.import_calls import are_records
 
+    are_logs = {path.suffix == ".darshan" for path in paths}
+    if len(are_logs) > 1:
+        raise UsageError("--into takes logs of Darshan by themselves: import one kind after the other")
+    if are_logs.pop():
+        return _add_logs(run, paths, as_json=as_json)
     return (_add_calls if are_records(paths) else _add_scrapes)(run, paths, as_json=as_json)
 
 

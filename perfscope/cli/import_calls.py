@@ -48,22 +48,22 @@ def add_records(run_dir: Path, paths: Sequence[Path]) -> AddedCalls:
     """
     reader = RunReader(run_dir)
     with tempfile.TemporaryDirectory(prefix="perfscope-calls-") as folder:
-        result = import_traces(paths, Path(folder, "run"), for_now=True)
-        if other := [str(trace.path) for trace in result.traces if trace.format != INSPECTOR]:
+        imported = import_traces(paths, Path(folder, "run"), for_now=True)
+        if other := [str(trace.path) for trace in imported.traces if trace.format != INSPECTOR]:
             raise TraceError(f"{other[0]}: no file of NCCL Inspector: import one kind after the other")
-        calls = RunReader(result.run_dir)
+        calls = RunReader(imported.run_dir)
         _refuse_another_run(reader, calls)
         communicators = communicators_of(calls)
         ranks = calls.ranks
-    document = ImportedCalls(
-        files=tuple(sorted({trace.path.name for trace in result.traces})), communicators=communicators
+    added_calls = ImportedCalls(
+        files=tuple(sorted({trace.path.name for trace in imported.traces})), communicators=communicators
     )
-    write_json(run_dir / layout.INSPECTOR_JSON, to_builtins(document))
+    write_json(run_dir / layout.INSPECTOR_JSON, to_builtins(added_calls))
     return AddedCalls(
         num_ranks=len(ranks),
         num_communicators=len({entry.group for entry in communicators}),
         num_calls=sum(entry.num_calls for entry in communicators),
-        left_out=result.rejected,
+        left_out=imported.rejected,
     )
 
 
@@ -78,14 +78,14 @@ def _refuse_another_run(reader: RunReader, calls: RunReader) -> None:
             f"the files are not of this run: they have a rank {missing[0]}, the run has ranks "
             f"{_numbers(reader.ranks)}"
         )
-    at = [column.to_numpy() for column in _starts(calls)]
-    first, last = min(int(one.min()) for one in at), max(int(one.max()) for one in at)
+    starts = [column.to_numpy() for column in _starts(calls)]
+    first, last = min(int(column.min()) for column in starts), max(int(column.max()) for column in starts)
     if last < start - _BESIDE_NS or first > end + _BESIDE_NS:
         raise TraceError("the files are not of this run: their calls are of another time")
 
 
 def _starts(calls: RunReader) -> list[pa.ChunkedArray]:
-    tables = [calls.timeline(one.rank, one.window, ("start_ns",)) for one in calls.summaries()]
+    tables = [calls.timeline(summary.rank, summary.window, ("start_ns",)) for summary in calls.summaries()]
     return [table.column("start_ns") for table in tables if table.num_rows]
 
 

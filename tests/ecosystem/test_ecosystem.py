@@ -23,10 +23,12 @@ ACCELERATE = (
     *("accelerate", "launch", "--cpu", "--num_processes", "1", "--num_machines", "1"),
     *("--mixed_precision", "no", "--dynamo_backend", "no"),
 )
+TIMM = str(Path(sys.prefix, "timm"))  # a folder of its own: tests/ecosystem/timm.txt
 UV = ("uv", "run", "--no-project", "--offline", "--python", sys.executable)
 # What differs between any two runs of the same program: times, rates, process ids.
 _VARIES = re.compile(
-    rb"'(?:eval|train)_(?:runtime|\w+_per_second)': '[^']*'|\[W\d[^\]]*\]|[\d.]+it/s|\d+(?:\.\d+)?s\b"
+    rb"'(?:eval|train)_(?:runtime|\w+_per_second)': '[^']*'|\[W\d[^\]]*\]|W\d{4} [\d:.]+ \d+ "
+    rb"|[\d.]+it/s|\d+(?:\.\d+)?s\b"
 )
 
 
@@ -114,6 +116,15 @@ CASES = {
         *("Sequential", 12, [8] * 12),
         ranks=2,
     ),
+    "timm": Case(
+        *("timm", ("python", *_program("timm_train.py", "1", TIMM)), "ResNet", 24, [8] * 24),
+        parts=_PARTS,
+    ),
+    "timm, accumulation": Case(
+        *("timm", ("python", *_program("timm_train.py", "5", TIMM)), "ResNet", 6, [40, 40, 16] * 2),
+        micro=None,
+        parts=_PARTS,
+    ),
     # Ray kills its workers when the training function has returned, so that the last of 24 steps has no end.
     "Ray Train": Case("ray", ("python", *_program("ray_train.py")), "Sequential", 23, [8] * 23, ranks=2),
     "Flax NNX": Case("flax", ("python", *_program("flax_nnx.py")), None, 60, [16] * 60),
@@ -190,7 +201,7 @@ def _steps(run_dir: Path, rank: int) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("name", CASES)
 def test_a_program_is_recorded_as_it_is(name: str, tmp_path: Path) -> None:
     case = CASES[name]
-    if find_spec(case.needs) is None:
+    if find_spec(case.needs) is None and not Path(sys.prefix, case.needs).is_dir():
         pytest.skip(f"{case.needs} is not installed")
     run_dir = _record(case.command, tmp_path)
     assert attached(run_dir) == list(range(case.ranks))
@@ -203,20 +214,37 @@ def test_a_program_is_recorded_as_it_is(name: str, tmp_path: Path) -> None:
         if case.root is not None:
             layers = json.loads((run_dir / "ranks" / str(rank) / "layers.json").read_bytes())
             assert layers["root"] == case.root
-    whole = _report(run_dir)["whole_run"]
+    report = _report(run_dir)
+    _assert_traced(report, needs_layers=case.root is not None)
+    whole = report["whole_run"]
     parts = {entry["part"]: entry["ns"] for entry in whole["parts"]}
     assert sum(parts.values()) == whole["wall_ns"]
     assert all(parts.get(part, 0) > 0 for part in case.parts), parts
 
 
-def test_stages_of_a_pipeline_of_sharded_models(tmp_path: Path) -> None:
-    """Pipeline x FSDP2: each rank makes the optimizer's steps, and the report names the stages."""
-    command = (*TORCHRUN, "4", *_program("pretrainer.py", "2", "2", "1"))
+def _assert_traced(report: dict[str, Any], *, needs_layers: bool) -> None:
+    """The parts of the traced steps add up, layers have time, figures agree, and there is a verdict."""
+    for rank in report["ranks"]:
+        known = [part for part in rank["breakdown_ns"].values() if part is not None]
+        assert sum(known) == rank["breakdown_step_ns"]
+    if needs_layers:
+        assert any(layer["forward_ns"] and layer["backward_ns"] for layer in report["layers"])
+    assert all(check["ok"] for check in report["self_checks"]), report["self_checks"]
+    assert report["findings"]
+
+
+@pytest.mark.parametrize(("scheme", "axis"), [("2 2 1", "dp"), ("2 1 2", "tp")])
+def test_stages_of_a_pipeline_of_divided_models(scheme: str, axis: str, tmp_path: Path) -> None:
+    """Pipeline x FSDP2 and x tensor parallelism: steps of every rank, stages, communication by axis."""
+    command = (*TORCHRUN, "4", *_program("pretrainer.py", *scheme.split()))
     run_dir = _record(command, tmp_path)
     assert attached(run_dir) == [0, 1, 2, 3]
     for rank in range(4):
         assert [(step["samples"], step["num_micro"]) for step in _steps(run_dir, rank)] == [(8, 4)] * 16
-    assert _report(run_dir)["pipeline"] is not None
+    report = _report(run_dir)
+    assert report["pipeline"] is not None
+    assert {"pp", axis} <= {entry["axis"] for entry in report["communication"]["by_axis"]}
+    _assert_traced(report, needs_layers=True)
 
 
 def test_each_trial_of_a_study_keeps_its_steps(tmp_path: Path) -> None:

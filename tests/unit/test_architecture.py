@@ -130,6 +130,7 @@ RECORDS = (
     "sample_facts",
     "window_records",
     "storage_records",
+    "inspector_records",
     "typed",
 )
 

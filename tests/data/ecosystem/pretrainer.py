@@ -68,6 +68,15 @@ def build(mesh, pp):
     return fully_shard(model, mesh=mesh["dp"])
 
 
+def clip(model):
+    """By mesh: norms on different ones (tensor parallel or not) cannot be stacked."""
+    by_mesh = {}
+    for parameter in model.parameters():
+        by_mesh.setdefault(parameter.device_mesh, []).append(parameter)
+    for parameters in by_mesh.values():
+        torch.nn.utils.clip_grad_norm_(parameters, 1.0, foreach=True)
+
+
 def main():
     pp, dp, tp = (int(number) for number in sys.argv[1:4])
     torch.set_num_threads(1)
@@ -94,7 +103,7 @@ def main():
         else:
             losses.append(loss_of(model(inputs), targets))
             losses[0].backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=True)
+        clip(model)
         optimizer.step()
         if losses and mesh.get_local_rank("dp") == 0 and mesh.get_local_rank("tp") == 0:
             print(f"step {step} loss {torch.stack(losses).mean().item():.9f}", flush=True)
