@@ -226,7 +226,7 @@ def call_counts(
     for record in records.values():
         for key, count in _ledger(record).items():
             made[key] += count
-    keys = sorted(set(foreseen) | set(made), key=lambda key: -key[3] * max(foreseen[key], made[key]))
+    keys = sorted(set(foreseen) | set(made), key=lambda key: (-key[3] * max(foreseen[key], made[key]), key))
     return tuple(
         CallCount(
             collective=key[0],

@@ -41,7 +41,7 @@ from perfscope.analysis.spans import Columns, Spans, WindowFacts, spans_of, whol
 from perfscope.analysis.steps import RankSteps, quantiles, rank_steps, steps_on_device
 from perfscope.analysis.waits.stragglers import RankStepTimes, step_times
 from perfscope.analysis.whole_run.steps import StepParts, step_parts
-from perfscope.analysis.windows import MOST_ROWS, Window, Windows, one_window, together
+from perfscope.analysis.windows import MOST_ROWS, Window, Windows, members_of, one_window, together
 from perfscope.cycle_collector import collector_off
 from perfscope.errors import RunDirectoryError
 from perfscope.rundir import layout
@@ -272,7 +272,8 @@ def _windows_of(task: RankTask, ranks: Sequence[int], part: RankPart) -> Iterato
                 continue
             if not rows.num_rows or (facts.ends_early and not facts.steps and not facts.lacks_device):
                 continue  # `missing_reasons.steps_left_out` has those that end early
-            yield Window(facts, rows, {**groups, **facts.groups})  # as in call_labels
+            members = {name: members_of(of) for name, of in {**groups, **facts.groups}.items()}
+            yield Window(facts, rows, members)  # as in call_labels
 
 
 def _rows(source: RunSource, facts: WindowFacts) -> Columns:

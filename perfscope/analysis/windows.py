@@ -8,6 +8,7 @@ windows differ. What is computed on the line is then divided among the windows. 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,7 @@ from perfscope.analysis.spans import (
 
 MOST_ROWS = 1 << 16  # of windows that are put together
 _LONGEST_NS = 1 << 42  # of one of them: sums of all, for every thread, stay in 63 bits
+_FEW_MEMBERS = 32  # of a group, that are hashed as fast as looked up
 _GAP_NS = 1 << 10  # between windows: times of two never touch
 
 
@@ -58,6 +60,23 @@ class Line(Struct, frozen=True, eq=False):
 
 
 ONE_WINDOW = Line(np.full(1, np.iinfo(np.int64).min), np.zeros(1, np.int64))
+
+
+class _LongMembers(tuple[int, ...]):
+    """Ranks of a large group, whose hash is computed once: groups are keys, and Python hashes each rank."""
+
+    @cached_property
+    def _hash(self) -> int:
+        return super().__hash__()
+
+    def __hash__(self) -> int:
+        return self._hash
+
+
+@lru_cache(maxsize=1 << 12)
+def members_of(ranks: tuple[int, ...]) -> tuple[int, ...]:
+    """The same ranks; of a large group, the same object for every rank that lists it."""
+    return _LongMembers(ranks) if len(ranks) > _FEW_MEMBERS else ranks
 
 
 class Window(Struct, frozen=True, eq=False):

@@ -7,8 +7,11 @@ when it is asked for. All columns of a long window at once would be most of a re
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import pyarrow as pa
+
+from perfscope.rundir.schema import TIMELINE
 
 
 class TimelineColumns:
@@ -31,7 +34,7 @@ class TimelineColumns:
         self._file = pq.ParquetFile(pa.BufferReader(data), pre_buffer=False)
         self.num_rows: int = self._file.metadata.num_rows
         self.column_names = list(columns)
-        if absent := set(columns) - set(self._file.schema_arrow.names):
+        if absent := set(columns) - set(self._file.schema.names):
             raise KeyError(", ".join(sorted(absent)))
 
     def column(self, name: str) -> pa.ChunkedArray:
@@ -39,5 +42,26 @@ class TimelineColumns:
         return self._file.read([name], use_threads=False).column(0)
 
     def decoded(self) -> pa.Table:
-        """All of them."""
-        return self._file.read(self.column_names, use_threads=False).select(self.column_names)
+        """All of them. Columns that have no values by the file's own statistics are not decoded."""
+        empty = self._without_values()
+        read = self._file.read([name for name in self.column_names if name not in empty], use_threads=False)
+        columns = [
+            _nulls(self.num_rows, TIMELINE.field(name).type) if name in empty else read.column(name)
+            for name in self.column_names
+        ]
+        return pa.table(columns, names=self.column_names)
+
+    def _without_values(self) -> set[str]:
+        """Of schema.TIMELINE; where the file does not say it, a column counts as having values."""
+        metadata, empty = self._file.metadata, set(TIMELINE.names)
+        for group in map(metadata.row_group, range(metadata.num_row_groups)):
+            for index, name in enumerate(self._file.schema.names):
+                statistics = group.column(index).statistics if name in empty else None
+                if statistics is None or statistics.null_count != group.num_rows:
+                    empty.discard(name)
+        return empty if metadata.num_row_groups else set()
+
+
+@lru_cache(maxsize=64)
+def _nulls(length: int, kind: pa.DataType) -> pa.Array:
+    return pa.nulls(length, kind)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import random
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from perfscope.analysis import windows as windows_module
 from perfscope.analysis.reading import read_run
 from perfscope.analysis.run import analyze_run
-from perfscope.analysis.windows import Window, Windows
+from perfscope.analysis.windows import Window, Windows, members_of
 from perfscope.reports.document import build_document, render_json
 from perfscope.rundir import layout
 from perfscope.rundir.reader import RunReader
@@ -80,3 +81,10 @@ def test_windows_together_are_what_each_is_alone(
     assert max(sizes) == 0
     assert read_run(source, None, None).ranks.traces.calls == labels.traces.calls
     assert len(labels.traces.calls) == 10
+
+
+def test_ranks_that_list_the_same_large_group_share_it() -> None:
+    ranks = members_of(tuple(range(1000)))
+    assert ranks is members_of(tuple(range(1000)))
+    assert {tuple(range(1000)): "group"}[ranks] == "group"
+    assert pickle.loads(pickle.dumps(ranks)) == ranks
