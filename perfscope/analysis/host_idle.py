@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from perfscope.analysis.intervals import Int64
 from perfscope.analysis.machine.thread_states import ThreadStates
 from perfscope.analysis.results import Breakdown, HostIdle, RankResult
+from perfscope.analysis.spans import Mask
 from perfscope.analysis.whole_run.steps import StepParts
 from perfscope.vocabulary.host_activity import HostActivity
 from perfscope.vocabulary.run_parts import RunPart
@@ -59,15 +60,60 @@ def _slept(breakdown: Breakdown, parts: StepParts) -> int:
     It is on a CPU, waits for one or sleeps. All that it does outside of idle time may have been sleep, too,
     but for computation, in which it may wait for threads of its own: those mostly spin.
     """
-    user, system = parts.used["thread_user_ns"], parts.used["thread_system_ns"]
-    chosen = parts.is_traced & (user >= 0) & (system >= 0) & (parts.runqueue >= 0)
+    chosen = parts.is_traced & _has_states(parts)
     if not chosen.any():
         return 0
-    ran = _mean_of((user + system)[chosen])
-    asleep = _mean_of((parts.durations - user - system - parts.runqueue)[chosen])
+    ran = _mean_of(_ran(parts)[chosen])
+    asleep = _mean_of(_asleep(parts)[chosen])
     elsewhere = breakdown.exposed_comm + breakdown.input_wait + _mean(parts.timed[RunPart.CHECKPOINT], parts)
     ran_idle = max(0, ran - (breakdown.step - breakdown.idle))  # that much of the idle time it ran
     return max(0, min(asleep - elsewhere, breakdown.idle - ran_idle))
+
+
+def usual_sleep_ratio(breakdown: Breakdown | None, parts: StepParts) -> float | None:
+    """What the thread sleeps outside of operators, input and checkpoints, as a share of the untraced steps.
+
+    They are many more than the traced ones, and a wait for a lock is another in each step. Only of a rank
+    that does not communicate: how long an untraced step waits for other ranks is not recorded.
+
+    Args:
+        breakdown: of the rank; None: no step was traced.
+        parts: its steps.
+
+    Returns:
+        None where that is not known, or no more steps are untraced than traced.
+    """
+    if breakdown is None or breakdown.exposed_comm:
+        return None
+    traced, usual = (chosen & _has_states(parts) for chosen in (parts.is_traced, parts.is_usual))
+    if not traced.any() or usual.sum() <= traced.sum():
+        return None
+    waits = parts.timed[RunPart.INPUT] + parts.timed[RunPart.CHECKPOINT]
+    asleep = _asleep(parts) - waits
+    # What it sleeps in operators (on threads of its own) is known of the traced steps only.
+    in_operators = max(0, _mean_of(asleep[traced]) - _slept(breakdown, parts))
+    share_of_operators = in_operators / float(np.mean(parts.durations[traced]))
+    ratio = float(np.mean(asleep[usual])) / float(np.mean(parts.durations[usual])) - share_of_operators
+    return min(max(ratio, 0.0), 1.0)
+
+
+def _has_states(parts: StepParts) -> Mask:
+    """Steps of which it is recorded how long the thread ran and waited for a CPU."""
+    used = parts.used
+    has_times = (used["thread_user_ns"] >= 0) & (used["thread_system_ns"] >= 0)
+    result: Mask = has_times & (parts.runqueue >= 0)
+    return result
+
+
+def _ran(parts: StepParts) -> Int64:
+    result: Int64 = parts.used["thread_user_ns"] + parts.used["thread_system_ns"]
+    return result
+
+
+def _asleep(parts: StepParts) -> Int64:
+    """Neither on a CPU nor waiting for one."""
+    result: Int64 = parts.durations - _ran(parts) - parts.runqueue
+    return result
 
 
 def other_threads_ns(parts: StepParts) -> float | None:

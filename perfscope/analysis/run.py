@@ -34,7 +34,7 @@ from perfscope.analysis.file_io import file_io_of
 from perfscope.analysis.findings import Evidence, find
 from perfscope.analysis.findings.ranks import UNEVEN
 from perfscope.analysis.hangs import hangs_of
-from perfscope.analysis.host_idle import other_threads_ns, with_names
+from perfscope.analysis.host_idle import other_threads_ns, usual_sleep_ratio, with_names
 from perfscope.analysis.inspector import communicators_of
 from perfscope.analysis.kernels.tables import kernels_of
 from perfscope.analysis.layer_counters import counted_run
@@ -356,6 +356,11 @@ def _evidence(source: RunSource, figures: _Figures, analysis: RunAnalysis) -> Ev
             rank: ns
             for rank, parts in figures.ranks.parts.items()
             if (ns := other_threads_ns(parts)) is not None
+        },
+        slept_ratio={
+            result.rank: usual_sleep_ratio(result.breakdown_ns, figures.ranks.parts[result.rank])
+            for result in analysis.ranks
+            if result.breakdown_ns is not None and result.rank in figures.ranks.parts
         },
         cpu_waits=cpu_waits(
             figures.hosts, figures.machine.disturbances if figures.machine else (), figures.ranks.parts

@@ -114,13 +114,29 @@ def idle(evidence: Evidence) -> list[Finding]:
         facts = HostBlocked(idle=evidence.of_step(cost), call=blocking, framework=evidence.framework)
         return [_gap(FindingKind.HOST_BLOCKED, facts, (gain_ns, gain_ratio), blocking.ratio)]
     asleep = _asleep(evidence, cost)
-    if asleep is None or gain_ratio * asleep.ratio < NOTABLE:  # there is more to say of all of it
+    if asleep is None:
         return _awake(evidence, cost, (gain_ns, gain_ratio))
-    left = 1 - asleep.ratio
-    gaps = [_gap(FindingKind.HOST_BLOCKED, asleep, (gain_ns, gain_ratio), asleep.ratio)]
+    asleep_ratio = gain_ratio * asleep.ratio
+    usual = _usual_sleep(evidence)
+    # Readings may have shown more sleep for a time or for files than a step's account of its thread.
+    is_read = asleep.kind in (HostActivity.FILES, HostActivity.SLEEP)
+    if usual is not None and not (is_read and usual < asleep_ratio):
+        asleep_ratio = usual
+        asleep = replace(asleep, asleep=evidence.of_step(usual * evidence.step), of_untraced_ratio=usual)
+    if asleep_ratio < NOTABLE:  # there is more to say of all of it
+        return _awake(evidence, cost, (gain_ns, gain_ratio))
+    gaps = [_gap(FindingKind.HOST_BLOCKED, asleep, evidence.share_of_step(asleep_ratio))]
+    left = 1 - asleep_ratio / gain_ratio if gain_ratio else 0.0
     if left > 0:
         gaps += _awake(evidence, cost * left, (round(gain_ns * left), gain_ratio * left), is_rest=True)
     return sorted(gaps, key=lambda finding: -(finding.gain_ratio or 0.0))
+
+
+def _usual_sleep(evidence: Evidence) -> float | None:
+    """Share of the untraced steps in which the training threads sleep, mean rank; None: not known."""
+    shares = [evidence.slept_ratio.get(rank.rank) for rank, _ in evidence.traced]
+    known = [share for share in shares if share is not None]
+    return sum(known) / len(known) if known and len(known) == len(shares) else None
 
 
 def _gap(kind: FindingKind, facts: FindingFacts, gain: tuple[int, float], ratio: float = 1.0) -> Finding:

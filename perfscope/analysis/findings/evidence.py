@@ -59,6 +59,7 @@ class Evidence(Struct, frozen=True, kw_only=True):
     cpu_waits: CpuWaits = CpuWaits()
     states: Mapping[int, ThreadStates] = {}  # by rank, what its main thread sleeps in
     other_threads_ns: Mapping[int, float] = {}  # by rank, CPU time of other threads per usual step
+    slept_ratio: Mapping[int, float | None] = {}  # by traced rank, share of untraced steps asleep in gaps
     what_ifs: WhatIfs = NOTHING
     communication: Communication | None = None
     uneven: UnevenLayer | None = None  # a layer of which ranks compute unequal shares

@@ -243,11 +243,15 @@ class ThreadBlocked(FindingFacts, frozen=True, kw_only=True):
     num_readings: int  # of what the threads sleep in; 0: not read
     other_threads_ns: float | None  # CPU time of other threads of the process per step, mean rank
     major_faults: float = 0.0  # pages read from a disk per step, mean rank
+    of_untraced_ratio: float | None = None  # share of the untraced steps; None: `asleep` is of traced ones
 
     def text(self, subject: Subject) -> FindingText:
         blocked = "training thread is blocked"
         lead = f"Host-bound, the {blocked}" if subject.is_verdict else f"The {blocked}"
-        detail = f"The training thread sleeps in the kernel for {format_ratio(self.ratio)} of the idle time"
+        of = f"{format_ratio(self.ratio)} of the idle time"
+        if self.of_untraced_ratio is not None:
+            of = f"{format_ratio(self.of_untraced_ratio)} of the untraced steps"
+        detail = f"The training thread sleeps in the kernel for {of}"
         if self.num_readings:
             detail += (
                 f"; {format_ratio(self.kind_ratio)} of this by {counted(self.num_readings, 'reading')} of "

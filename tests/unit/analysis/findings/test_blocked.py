@@ -23,6 +23,7 @@ def first_finding(
     states: list[HostActivity | None],
     *,
     ran_ms: int,
+    ran_traced_ms: int | None = None,
     other_ms: int = 0,
     major_faults: int = 0,
     busy_ms: int = 200,
@@ -32,6 +33,7 @@ def first_finding(
     Args:
         path: of the run.
         states: what its main thread is seen in, over and over.
+        ran_traced_ms: in the traced steps, where that differs.
         other_ms: CPU time of the process's other threads per step.
         major_faults: per step.
     """
@@ -40,7 +42,7 @@ def first_finding(
     if codes:
         values = [codes[at % len(codes)] for at in range(len(TIMES))]
         file.add("rank_main_thread_state", TIMES, values, kind="gauge", unit="code", pid="100")
-    num = 40
+    num, traced_ms = 40, ran_ms if ran_traced_ms is None else ran_traced_ms
     rank = {"pid": 100, "num_threads": 1, "affinity": [0]}
     run = SampledRun(path, file, topology=two_nodes(), ranks=[rank])
     used = {
@@ -57,7 +59,8 @@ def first_finding(
         [STEP] * num,
         start_ns=[BOOT + 10 * SECOND + k * STEP for k in range(num)],
         window=[0 if k in TRACED else -1 for k in range(num)],
-        **{name: [value] * num for name, value in used.items()},
+        **{name: [value] * num for name, value in used.items() if name != "thread_user_ns"},
+        thread_user_ns=[(traced_ms if k in TRACED else ran_ms) * MS for k in range(num)],
     )
     begins = [(k, 10 * SECOND + k * STEP) for k in TRACED]
     spans = [span(begin, busy_ms * MS, "compute") for _, begin in begins]
@@ -99,6 +102,19 @@ def test_pages_read_from_a_disk_are_what_it_waits_for(tmp_path: Path) -> None:
 def test_without_samples_it_is_blocked_in_what_is_not_known(tmp_path: Path) -> None:
     finding = first_finding(tmp_path, [], ran_ms=210)
     assert finding.id == "host_blocked" and "was not read" in finding.text.detail
+
+
+def test_what_it_sleeps_is_taken_from_the_untraced_steps_which_are_more(tmp_path: Path) -> None:
+    states = [HostActivity.LOCK, None]
+    finding = first_finding(tmp_path, states, ran_ms=250, ran_traced_ms=375)
+    assert finding.id == "host_blocked" and finding.gain_ns == pytest.approx(250 * MS, rel=0.01)
+    assert "50.0 % of the untraced steps" in finding.text.detail
+
+
+def test_sleep_inside_operators_of_traced_steps_is_no_gap_of_untraced_ones(tmp_path: Path) -> None:
+    # Of 500 ms the thread runs 200 and computes 400: at least 200 ms of its sleep are in operators.
+    finding = first_finding(tmp_path, [HostActivity.LOCK, None], ran_ms=200, busy_ms=400)
+    assert finding.id == "host_blocked" and finding.gain_ns == pytest.approx(100 * MS, rel=0.01)
 
 
 def test_a_thread_blocked_for_much_less_than_it_computes_still_stands_first(tmp_path: Path) -> None:
