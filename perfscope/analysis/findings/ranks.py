@@ -15,6 +15,7 @@ from perfscope.analysis.whatif.results import WhatIf
 from perfscope.messages.findings.facts import LateRank, LayerShare, Prediction, WaitOrTransfer
 from perfscope.messages.findings.ranks import BusyRank, Imbalance, LateStart, ModelSplit, Straggler
 from perfscope.vocabulary.findings import FindingKind
+from perfscope.vocabulary.host_activity import ASLEEP, HostActivity
 
 CLEARLY = 2.4  # standard deviations of a fair draw above which a rank is last too often
 HOLDS_UP = 0.8  # one rank last in so many of the calls delays the others
@@ -23,6 +24,7 @@ UNEVEN = 0.1  # of one layer's parameters by which two ranks' shares of it diffe
 _MORE = 1.1  # times the mean of the other ranks' tokens
 _AS_FAST = 1.3  # times the others' time for a token that still counts as no slower
 _ARITHMETIC = 0.5  # of a rank's excess that more arithmetic in every layer must explain
+_ASLEEP = 0.5  # of a rank's excess that its thread must sleep for more than those of its peers
 _DOMINANT = 0.5  # of the excess of all slow ranks that the worst has, to be the one
 
 
@@ -51,12 +53,31 @@ def slow_rank(evidence: Evidence) -> Finding | None:
             prediction=_prediction(what_if),
             waited=evidence.of_step(by_it[1]) if by_it else None,
             late=by_it[0] if by_it else None,
+            asleep=_asleep(evidence, worst),
         ),
         gain_ns=what_if.gain_ns,
         gain_ratio=what_if.gain_ratio,
         layer=worst.layer,
         rank=worst.rank,
     )
+
+
+def _asleep(evidence: Evidence, slow: Slow) -> HostActivity | None:
+    """What a slow rank's training thread sleeps in, longer than those of its peers, if that is most of what
+    it takes longer; None: it is not, or what it sleeps in is not known.
+    """
+    mine = next((rank.host_idle for rank in evidence.ranks if rank.rank == slow.rank), None)
+    others = (rank.host_idle for rank in evidence.ranks if rank.rank != slow.rank)
+    peers = [entries for entries in others if entries is not None]
+    if slow.part != "idle" or mine is None or not peers:
+        return None
+    more = {entry.kind: float(entry.ns) for entry in mine if entry.kind in ASLEEP}
+    for entry in (entry for entries in peers for entry in entries if entry.kind in more):
+        more[entry.kind] -= entry.ns / len(peers)
+    kind = max(more, key=lambda kind: more[kind], default=HostActivity.BLOCKED)
+    if kind is HostActivity.BLOCKED or sum(more.values()) < _ASLEEP * slow.excess_ns:
+        return None
+    return kind
 
 
 def larger_inputs(evidence: Evidence) -> tuple[int, float] | None:

@@ -13,7 +13,7 @@ from functools import partial
 from msgspec import Struct
 
 from perfscope.analysis.machine.results import Roofline
-from perfscope.analysis.mainline import LINE_IDLE, LINE_INPUT
+from perfscope.analysis.mainline import LINE_IDLE, LINE_INPUT, LINE_PARTS
 from perfscope.analysis.missing import Missing, missing_figure
 from perfscope.analysis.replay.program import Change, Program
 from perfscope.analysis.replay.replays import UNEXPLAINED, Replays
@@ -30,6 +30,7 @@ from perfscope.vocabulary.figures import Figure
 TRUSTED_ERROR = 0.05  # replay off by more: said beside every what-if
 UNTRUSTED_ERROR = 0.25  # replay off by more: no what-if is given
 ALIKE = 1.35  # traced over median step up to which time saved of waiting is taken as it is
+MOSTLY = 0.5  # of what a slow rank takes longer that is idle time
 TOP_LAYERS = 3
 
 
@@ -268,10 +269,17 @@ def _of_ranks(asked: _Asked, work: RankWork, slow: Sequence[Slow]) -> list[WhatI
             "no_stragglers",
             texts.no_stragglers(ranks, slower),
             partial(as_fast_as_peers, work=work, slow=ranks),
+            # Peers are traced, too: what a rank is idle for longer than they are is none of the tracing.
+            keeps=slow[0].part == LINE_PARTS[LINE_IDLE]
+            and slow[0].part_excess_ns > MOSTLY * slow[0].excess_ns,
             rank=ranks[0],
             layer=slow[0].layer,
         )
     return what_ifs
+
+
+def _is_mostly_idle(slow: Slow) -> bool:
+    return slow.part == LINE_PARTS[LINE_IDLE] and slow.part_excess_ns > MOSTLY * slow.excess_ns
 
 
 def _last_to_begin(replays: Replays) -> tuple[int, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from perfscope.messages.findings.asleep import ASLEEP_ADVICE, ASLEEP_IN
 from perfscope.messages.findings.facts import LateRank, LayerShare, PartOfStep, Prediction, WaitOrTransfer
 from perfscope.messages.findings.texts import (
     FindingFacts,
@@ -14,6 +15,7 @@ from perfscope.messages.findings.texts import (
 from perfscope.messages.sentences import capital
 from perfscope.messages.whatif import slower_than_peers
 from perfscope.units import format_bytes, format_count, format_ns, format_ratio
+from perfscope.vocabulary.host_activity import HostActivity
 
 MOSTLY = 0.6  # of a rank's excess in one layer: the layer is where to look
 
@@ -30,18 +32,20 @@ class Straggler(FindingFacts, frozen=True, kw_only=True):
     prediction: Prediction
     waited: PartOfStep | None = None  # what the others wait for it, where it enters nearly all calls last
     late: LateRank | None = None
+    asleep: HostActivity | None = None  # what its training thread sleeps in, where that is most of the excess
 
     def text(self, subject: Subject) -> FindingText:
         rank = subject.rank
+        why = f", mostly because {ASLEEP_IN[self.asleep]}" if self.asleep is not None else ""
         if self.waited is not None and self.late is not None:
             title = (
-                f"Rank {rank} is the straggler: the others wait {of_step(self.waited)} for it; it enters "
-                f"last in {format_count(self.late.num_late)} of {format_count(self.late.num_calls)} "
+                f"Rank {rank} is the straggler: the others wait {of_step(self.waited)} for it{why}; it "
+                f"enters last in {format_count(self.late.num_late)} of {format_count(self.late.num_calls)} "
                 "collectives."
             )
         else:
             more = format_ratio(self.excess_ns / self.peers_ns, 0) if self.peers_ns else "all of it"
-            title = f"Rank {rank} is slow: {more} more for the same work, and the others wait for it."
+            title = f"Rank {rank} is slow: {more} more for the same work{why}, and the others wait for it."
         excess = slower_than_peers(
             rank or 0,
             self.excess_ns,
@@ -55,6 +59,8 @@ class Straggler(FindingFacts, frozen=True, kw_only=True):
 
 
 def _why_slow(of: Straggler, subject: Subject) -> str:
+    if of.asleep is not None:
+        return f"{ASLEEP_ADVICE[of.asleep]} Only rank {subject.rank} does so."
     if of.part == "idle":
         return (
             f"Find out what rank {subject.rank} does outside operators: logging, checkpoints, other "

@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from perfscope.messages.advice import TrainingAdvice, training_advice
+from perfscope.messages.findings.asleep import ASLEEP_ADVICE, ASLEEP_IN
 from perfscope.messages.findings.facts import PartOfStep
 from perfscope.messages.findings.texts import FindingFacts, FindingText, Subject, of_step
 from perfscope.messages.kernels import TITLES
@@ -203,24 +204,6 @@ class HostBlocked(FindingFacts, frozen=True, kw_only=True):
         )
 
 
-_ASLEEP_IN = {
-    HostActivity.LOCK: "it waits for another thread of its process",
-    HostActivity.FILES: "it waits for a file system or a disk",
-    HostActivity.PIPES: "it waits for another process (a pipe, a socket)",
-    HostActivity.SLEEP: "it sleeps for a set time",
-    HostActivity.BLOCKED: "what it waits for is not known",
-}
-_ASLEEP_ADVICE = {
-    HostActivity.LOCK: "Look at what other threads of the process do during a step: move Python code that "
-    "computes (logging, metrics, augmentation) from threads into processes, and do not hold locks that the "
-    "training thread needs.",
-    HostActivity.FILES: "Write logs, metrics and samples from another thread or process, without "
-    "`flush` and `fsync` in every step, or only every so many steps.",
-    HostActivity.PIPES: "Look at what the training thread asks other processes for during a step (a logger, "
-    "a simulator, a remote store), and ask earlier or less often.",
-    HostActivity.SLEEP: "Remove `time.sleep` and polling loops from the training loop.",
-    HostActivity.BLOCKED: "Record the run with `--stacks` to see where the training thread waits.",
-}
 _READS_PAGES = 10  # major page faults per step from which on they are what the thread waits for
 _ADVICE_ON_PAGES = (
     "Read mapped data ahead of the training thread (loader workers, `madvise(MADV_WILLNEED)`), keep the data "
@@ -265,14 +248,14 @@ class ThreadBlocked(FindingFacts, frozen=True, kw_only=True):
                 f" Other threads of the process compute for {format_ns(beside)} per step, so it is likely "
                 "Python's interpreter lock (GIL) that it waits for."
             )
-        advice = _ASLEEP_ADVICE[self.kind]
+        advice = ASLEEP_ADVICE[self.kind]
         if self.kind is HostActivity.FILES and self.major_faults >= _READS_PAGES:
             detail += (
                 f" {self.major_faults:,.0f} pages per step are read from a disk when they are touched (major "
                 "page faults): mapped files that are not in memory, or memory that was swapped out."
             )
             advice = _ADVICE_ON_PAGES
-        return FindingText(f"{lead}: for {of_step(self.asleep)} {_ASLEEP_IN[self.kind]}.", detail, advice)
+        return FindingText(f"{lead}: for {of_step(self.asleep)} {ASLEEP_IN[self.kind]}.", detail, advice)
 
 
 def _nothing_runs(on_device: bool) -> str:

@@ -9,7 +9,7 @@ import pytest
 from perfscope.analysis.results import Finding
 from perfscope.analysis.run import analyze_run
 from perfscope.vocabulary.host_activity import ASLEEP, HostActivity
-from tests.support.synthetic_run import span
+from tests.support.synthetic_run import comm, span
 from tests.support.synthetic_samples import BOOT, SECOND, SampledRun, SampleFile, ticks, two_nodes
 
 MS = 1_000_000
@@ -133,3 +133,44 @@ def test_files_that_it_was_seen_to_wait_for_count_where_its_sleep_may_all_be_com
 
 def test_a_thread_that_runs_while_no_operator_does_is_not_blocked(tmp_path: Path) -> None:
     assert first_finding(tmp_path, [None], ran_ms=490).id == "host_bound"
+
+
+def test_a_rank_that_sleeps_before_a_collective_is_told_so_and_saves_all_that_it_sleeps(
+    tmp_path: Path,
+) -> None:
+    """Traced steps take 600 ms, the others 500: tracing lengthens operators, not the 200 ms asleep."""
+    file, num = SampleFile(), 40
+    code = 1 + ASLEEP.index(HostActivity.SLEEP)
+    for pid, codes in (("100", [0, 0, 0, 0, 0]), ("101", [code, code, 0, 0, 0])):
+        values = [codes[at % 5] for at in range(len(TIMES))]
+        file.add("rank_main_thread_state", TIMES, values, kind="gauge", unit="code", pid=pid)
+    ranks = [{"pid": 100 + rank, "affinity": [rank]} for rank in (0, 1)]
+    run = SampledRun(tmp_path, file, topology=two_nodes(), ranks=ranks).run
+    starts, durations = [10 * SECOND], []
+    for step in range(num):
+        durations.append((600 if step in TRACED else 500) * MS)
+        starts.append(starts[-1] + durations[-1])
+    for rank, asleep_ms in ((0, 0), (1, 200)):
+        run.steps(
+            rank,
+            durations,
+            start_ns=[BOOT + start for start in starts[:-1]],
+            window=[0 if step in TRACED else -1 for step in range(num)],
+            thread_user_ns=[(300 if step in TRACED else 200) * MS for step in range(num)],
+            **{name: [0] * num for name in ("user_ns", "system_ns", "thread_system_ns", "runqueue_ns")},
+        )
+        begin_ms = 300 + asleep_ms
+        spans = [
+            one
+            for seq, start in enumerate(starts[step] for step in TRACED)
+            for one in (
+                span(start, 300 * MS, "compute"),
+                comm(start + begin_ms * MS, (600 - begin_ms) * MS, seq),
+            )
+        ]
+        run.window(rank, spans, [(step, starts[step], starts[step + 1]) for step in TRACED])
+    finding = analyze_run(run.read()).findings[0]
+    assert (finding.id, finding.rank) == ("straggler", 1)
+    assert "because it sleeps for a set time" in finding.text.title
+    assert "time.sleep" in finding.text.action and "rank 1" in finding.text.action
+    assert finding.gain_ns == pytest.approx(200 * MS, rel=0.05)
