@@ -1,4 +1,4 @@
-"""Collectives of torch.distributed that are counted: what a scheme really sent, call by call.
+"""Collectives that are counted: what a scheme really sent, call by call.
 
 The ledger takes its sizes from the tensors that are handed over, not from any formula, so that a
 prediction can be compared with it. A group of one sends nothing and is not counted.
@@ -28,10 +28,7 @@ from torch import nn
 
 from perfscope.rundir import layout
 from perfscope.rundir.served_layers import encoded
-
-# torch 2.13 renamed them and warns about the old names; older torch has only those.
-_all_gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-_reduce_scatter_single = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+from perfscope.runners.carriers import carrier_of
 
 
 class Call(NamedTuple):
@@ -139,7 +136,7 @@ class Group:
         axis: of the mesh (dp, tp, pp ...), world or a name of the scheme's own.
         ranks: global ranks in order.
         index: this rank's place among them; -1 if it is no member.
-        handle: torch's group; None for a group of one, or when this rank is no member.
+        handle: torch's group, or a Carrier; None for a group of one, or when this rank is no member.
         ledger: this rank's.
         layers: that all calls on it serve; "" = what is handed over decides.
     """
@@ -219,7 +216,7 @@ def all_reduce(tensor: torch.Tensor, group: Group, *, async_op: bool = False, op
     return group.call(
         "all_reduce",
         tensor,
-        lambda: dist.all_reduce(tensor, op=chosen, group=group.handle, async_op=async_op),
+        lambda: carrier_of(group.handle).all_reduce(tensor, chosen, async_op=async_op),
     )
 
 
@@ -229,7 +226,7 @@ def all_gather(out: torch.Tensor, part: torch.Tensor, group: Group, *, async_op:
         out.copy_(part.view_as(out))
         return None
     return group.call(
-        "all_gather", out, lambda: _all_gather_single(out, part, group=group.handle, async_op=async_op)
+        "all_gather", out, lambda: carrier_of(group.handle).all_gather(out, part, async_op=async_op)
     )
 
 
@@ -241,7 +238,7 @@ def reduce_scatter(out: torch.Tensor, full: torch.Tensor, group: Group, *, async
     return group.call(
         "reduce_scatter",
         full,
-        lambda: _reduce_scatter_single(out, full, group=group.handle, async_op=async_op),
+        lambda: carrier_of(group.handle).reduce_scatter(out, full, async_op=async_op),
     )
 
 
@@ -263,9 +260,7 @@ def all_to_all(
     return group.call(
         "all_to_all",
         full,
-        lambda: dist.all_to_all_single(
-            out, full, splits[0] or None, splits[1] or None, group=group.handle, async_op=async_op
-        ),
+        lambda: carrier_of(group.handle).all_to_all(out, full, splits, async_op=async_op),
     )
 
 
@@ -277,7 +272,7 @@ def broadcast(tensor: torch.Tensor, root: int, group: Group, *, async_op: bool =
     return group.call(
         "broadcast",
         tensor,
-        lambda: dist.broadcast(tensor, source, group=group.handle, async_op=async_op),
+        lambda: carrier_of(group.handle).broadcast(tensor, source, async_op=async_op),
     )
 
 
@@ -287,14 +282,16 @@ def reduce(tensor: torch.Tensor, root: int, group: Group, *, async_op: bool = Fa
         return None
     target = group.ranks[root]
     return group.call(
-        "reduce", tensor, lambda: dist.reduce(tensor, target, group=group.handle, async_op=async_op)
+        "reduce", tensor, lambda: carrier_of(group.handle).reduce(tensor, target, async_op=async_op)
     )
 
 
 def send(tensor: torch.Tensor, to: int, group: Group, *, tag: int = 0, async_op: bool = False) -> Any:
     """To the `to`-th rank of the group."""
-    call = dist.isend if async_op else dist.send
-    return group.call("send", tensor, lambda: call(tensor, group.ranks[to], group=group.handle, tag=tag))
+    rank = group.ranks[to]
+    return group.call(
+        "send", tensor, lambda: carrier_of(group.handle).send(tensor, rank, tag, async_op=async_op)
+    )
 
 
 def receive(
@@ -306,9 +303,33 @@ def receive(
     """
     rank = None if source is None else group.ranks[source]
     with group.marked(tensor):
-        if async_op:
-            return dist.irecv(tensor, rank, group=group.handle, tag=tag)
-        return group.ranks.index(dist.recv(tensor, rank, group=group.handle, tag=tag))
+        received = carrier_of(group.handle).receive(tensor, rank, tag, async_op=async_op)
+    return received if async_op else group.ranks.index(received)
+
+
+class Hop:
+    """A message to the next rank of a ring, and one from the rank before."""
+
+    def __init__(self, works: Sequence[Any], sent: torch.Tensor) -> None:
+        self._works, self._sent = works, sent  # kept until it is sent
+
+    def wait(self) -> None:
+        """Until both are through."""
+        for work in self._works:
+            work.wait()
+
+
+def start_hop(tensor: torch.Tensor, into: torch.Tensor, group: Group) -> Hop:
+    """Starts sending to the next rank of the group, and receiving what the one before sends.
+
+    Args:
+        tensor: contiguous; not to be changed before the hop has ended.
+        into: contiguous, shape and dtype of `tensor`.
+        group: M > 1 ranks, the first behind the last.
+    """
+    after, before = (group.ranks[(group.index + way) % group.size] for way in (1, -1))
+    works = group.call("send", tensor, lambda: carrier_of(group.handle).hop(tensor, after, into, before))
+    return Hop(works, tensor)
 
 
 def flatten(tensors: Sequence[torch.Tensor], out: torch.Tensor) -> torch.Tensor:

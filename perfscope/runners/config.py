@@ -23,10 +23,11 @@ Backend = Literal["auto", "gloo", "nccl", "mpi"]
 OptimizerName = Literal["sgd", "nesterov", "adamw", "lars", "lamb"]
 CompileMode = Literal["none", "default", "reduce-overhead", "max-autotune", "aot_eager"]
 PipelineName = Literal["gpipe", "1f1b", "interleaved", "zero-bubble"]
+CpAttention = Literal["gather", "ring", "all-to-all"]
 Schedule = Literal["constant", "linear", "cosine", "step"]
 DTYPES, DEVICES, LR_RULES, BINDINGS, BACKENDS = map(get_args, (Dtype, Device, LrRule, Binding, Backend))
-OPTIMIZERS, SCHEDULES, PIPELINES, COMPILE_MODES = map(
-    get_args, (OptimizerName, Schedule, PipelineName, CompileMode)
+OPTIMIZERS, SCHEDULES, PIPELINES, COMPILE_MODES, CP_ATTENTIONS = map(
+    get_args, (OptimizerName, Schedule, PipelineName, CompileMode, CpAttention)
 )
 # Of optimizers with a scale of their own, without --lr; models state theirs for plain SGD.
 LEARNING_RATES = {"adamw": 1e-3, "lars": 10.0, "lamb": 0.01}
@@ -125,8 +126,11 @@ class BenchConfig:
         noise_every: steps from one measurement of the gradient noise scale to the next; None = none.
         price_per_hour: of all machines of the run together, in any currency.
         period: tau; steps between two exchanges of periodic schemes; None = the scheme's own default.
+        staleness: of ps.ssp: steps that a worker may be ahead of the slowest; None = the scheme's default.
+        servers: ranks that share the weights of ps.* schemes, by bytes.
         moving_rate: a = eta * rho of elastic averaging; None = 0.9 / number of workers.
         pipeline: schedule of the scheme `mesh` where pp is above 1, one of PIPELINES.
+        cp_attention: of the scheme `mesh` where cp is above 1, one of CP_ATTENTIONS.
         num_microbatches: of pipelines; None = the scheme's default.
         bucket_mb: MiB of gradients that DDP sends at once (its bucket_cap_mb); None = its default, 25, and 1
             for the first.
@@ -171,7 +175,10 @@ class BenchConfig:
     price_per_hour: Annotated[float, Meta(gt=0, le=10**9)] | None = None
     period: Count | None = None
     moving_rate: Annotated[float, Meta(ge=-(10**9), le=10**9)] | None = None  # schemes know the real bounds
+    staleness: Annotated[int, Meta(ge=0, le=10**9)] | None = None
+    servers: Places = 1
     pipeline: PipelineName = "1f1b"
+    cp_attention: CpAttention = "gather"
     num_microbatches: Count | None = None
     bucket_mb: Annotated[float, Meta(gt=0, le=10**6)] | None = None
     dropout: Part = 0.0

@@ -156,7 +156,7 @@ def identity(
         "label_noise": label_noise(config),
         "input_workers": input_workers(config),
         "batch": config.batch,
-        "group_batch": config.batch // max(scheme.num_parts(job.mesh), 1),
+        "group_batch": config.batch // max(scheme.num_parts(job.mesh, config.servers), 1),
         "effective_batch": effective,
         "learning_rate": _learning_rate(config, effective),
         **{name: getattr(config, name) for name in (*UPDATE_SETTINGS, *_AS_ASKED)},
@@ -187,7 +187,7 @@ def equality(job: Job) -> tuple[bool, str]:
     """Whether this run's weights are those of serial training, and what is to be said about that."""
     scheme, config = find_scheme(job.config.scheme), job.config
     cuts = []
-    if scheme.num_parts(job.mesh) > 1:
+    if scheme.num_parts(job.mesh, job.config.servers) > 1:
         cuts.append("replica")
     if scheme.num_microbatches(job) > 1:
         cuts.append("microbatch")

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from perfscope.messages.lists import counted
-from perfscope.runners.config import BatchError, BenchConfig, BenchError, check_config
+from perfscope.runners.config import LAYERWISE, BatchError, BenchConfig, BenchError, check_config
 from perfscope.runners.data.registry import check_data
 from perfscope.runners.job import Job
 from perfscope.runners.models.registry import build_model, find_model
@@ -66,15 +66,17 @@ def plan(config: BenchConfig, *, writes: bool = True) -> Job:
             f"{scheme.name} cannot divide the layers of {info.name}; use dp.*, pp.* or another scheme of "
             f"whole layers"
         )
-    _check_batch(config, scheme.num_parts(mesh))
+    _check_servers(config, scheme)
+    _check_batch(config, scheme.num_parts(mesh, config.servers))
     if config.backend not in ("auto", *scheme.backends):
         fits = " or ".join(scheme.backends)
         raise BenchError(f"{scheme.name} cannot exchange over {config.backend}; use --backend {fits}")
     scheme.check_modifiers(config)
+    _check_sums(config)
     scheme.check_update(config)
     scheme.check_passes(config)
     check_compiler(config)
-    _check_accumulation(config, max(scheme.num_parts(mesh), 1))
+    _check_accumulation(config, max(scheme.num_parts(mesh, config.servers), 1))
     check_data(config)
     if writes and config.save_weights is not None:
         check_weights_file(config.save_weights)
@@ -103,10 +105,36 @@ def check_weights_file(path: str) -> None:
     raise BenchError(f"--save-weights {path}: {reason}; name a file in a directory that can be written to")
 
 
+def _check_servers(config: BenchConfig, scheme: type[Scheme]) -> None:
+    if config.staleness is not None and scheme.name != "ps.ssp":
+        raise BenchError(f"{scheme.name} has no bound of staleness; leave out --staleness, or use ps.ssp")
+    if config.servers == 1:
+        return
+    if not scheme.divides_servers:
+        raise BenchError(f"{scheme.name} has no servers that could share weights; leave out --servers")
+    if config.servers >= config.num_ranks:
+        raise BenchError(
+            f"{config.servers} servers of {config.num_ranks} ranks leave no worker; use fewer servers"
+        )
+    if config.optimizer in LAYERWISE or config.clip_norm is not None:
+        what = "--clip-norm" if config.clip_norm is not None else f"--optimizer {config.optimizer}"
+        raise BenchError(
+            f"{scheme.name} cannot take {what} with --servers {config.servers}: each server has a part of "
+            f"the gradient; leave one of them out"
+        )
+
+
+def _check_sums(config: BenchConfig) -> None:
+    """MPI adds no 16-bit numbers."""
+    halves = [modifier for modifier in config.modifiers if modifier.name in ("fp16", "bf16")]
+    if halves and config.backend == "mpi":
+        raise BenchError(f"+{halves[0]} sums 16-bit numbers, which MPI cannot; use --backend gloo, or +int8")
+
+
 def _check_norm(job: Job, scheme: type[Scheme]) -> None:
     """A BatchNorm needs two values per channel of what goes through the model at once."""
     sizes = [layer.in_size // layer.in_shape[0] for layer in job.shape.layers if layer.kind == "norm"]
-    parts = max(scheme.num_parts(job.mesh), 1) * scheme.num_microbatches(job)
+    parts = max(scheme.num_parts(job.mesh, job.config.servers), 1) * scheme.num_microbatches(job)
     if not sizes or min(sizes) * (job.config.batch // parts) >= 2:
         return
     size = "x".join(map(str, job.config.input_shape))

@@ -8,6 +8,8 @@ about devices.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -49,6 +51,29 @@ class Transport(ABC):
             into.copy_(host)
         return source_rank
 
+    def start_receive(self, into: torch.Tensor, source: int) -> Callable[[], None]:
+        """As receive from one rank, but returns at once; what it returns waits.
+
+        A rank that sends to several and hears from several must not keep one of them waiting for another.
+        """
+        host = into if into.device.type == "cpu" else torch.empty_like(into, device="cpu")
+        wait = self._start_receive(host, source, self.group.carrying(into))
+
+        def finish() -> None:
+            try:
+                wait()
+            except RuntimeError as error:
+                if isinstance(error, PeerLostError):
+                    raise
+                raise lost("receiving from", source, str(error)) from error
+            if host is not into:
+                into.copy_(host)
+
+        return finish
+
+    @abstractmethod
+    def _start_receive(self, into: torch.Tensor, source: int, group: Group) -> Callable[[], Any]: ...
+
     @abstractmethod
     def _send(self, tensor: torch.Tensor, to: int, group: Group) -> None: ...
 
@@ -70,6 +95,10 @@ class GlooTransport(Transport):
             return int(comm.receive(into, source, group))
         except RuntimeError as error:
             raise lost("receiving from", source, str(error)) from error
+
+    def _start_receive(self, into: torch.Tensor, source: int, group: Group) -> Callable[[], Any]:
+        wait: Callable[[], Any] = comm.receive(into, source, group, async_op=True).wait
+        return wait
 
 
 def lost(doing: str, rank: int | None, reason: str) -> PeerLostError:

@@ -33,6 +33,12 @@ class Peers(Protocol):
     def agreed(self, value: Any) -> Any:
         """Rank 0's value, on every rank."""
 
+    def group(self, ranks: tuple[int, ...]) -> Any:
+        """What makes collectives among some ranks (comm.Group.handle); None where this one is no member.
+
+        All ranks call it, for the same groups in the same order.
+        """
+
     def transport(self, group: Group) -> Transport:
         """Messages between two ranks of the group.
 
@@ -84,13 +90,10 @@ class World:
         return mine or Group(axis, (), -1, None, self.ledger)
 
     def _handle(self, ranks: tuple[int, ...]) -> Any:
-        if len(ranks) < 2 or self.peers.backend == "mpi":
+        if len(ranks) < 2:
             return None
-        if ranks == tuple(range(self.size)):
-            return dist.group.WORLD
         if ranks not in self._handles:
-            made = dist.new_group(list(ranks))
-            self._handles[ranks] = made if self.rank in ranks else None
+            self._handles[ranks] = self.peers.group(ranks)
         return self._handles[ranks]
 
 
@@ -116,6 +119,13 @@ class TorchPeers:
         shared = [value]
         dist.broadcast_object_list(shared, src=0)
         return shared[0]
+
+    def group(self, ranks: tuple[int, ...]) -> Any:
+        """See Peers."""
+        if ranks == tuple(range(self.size)):
+            return dist.group.WORLD
+        made = dist.new_group(list(ranks))
+        return made if self.rank in ranks else None
 
     def transport(self, group: Group) -> Transport:
         """See Peers."""
@@ -146,6 +156,10 @@ class Alone:
     def agreed(self, value: Any) -> Any:
         """The one value."""
         return value
+
+    def group(self, ranks: tuple[int, ...]) -> Any:
+        """See Peers."""
+        raise BenchError("one rank has no other to exchange with")
 
     def transport(self, group: Group) -> Transport:
         """See Peers."""

@@ -84,6 +84,11 @@ def exact(num_ranks: int) -> dict[str, BenchConfig]:
     """Short runs in float64, for comparisons with references."""
     cases = {name: case(name, num_ranks) for name in ALL}
     cases["ps.sync momentum"] = case("ps.sync", num_ranks, momentum=0.9)
+    if num_ranks > 2:
+        cases["ps.ssp 0"] = case("ps.ssp", num_ranks, staleness=0)
+        cases["ps.ssp 2"] = case("ps.ssp", num_ranks, staleness=2)
+        for name in ("ps.sync", "ps.async_sgd"):
+            cases[f"{name} 2 servers"] = case(name, num_ranks, servers=2)
     cases["easgd.async_mom 0.5"] = case("easgd.async_mom", num_ranks, momentum=0.5, moving_rate=0.1)
     return cases
 
@@ -300,6 +305,54 @@ def server_by_arrival(
         velocity = (momentum or 0.0) * velocity - config.learning_rate * gradient
         weights = weights + velocity
         known[i] = weights.clone()
+    return weights
+
+
+def bounded_by_arrival(
+    config: BenchConfig, num_workers: int, order: Iterable[int], bound: int
+) -> torch.Tensor:
+    """As server_by_arrival, where a worker gets the weights when the slowest is at most `bound` steps behind.
+
+    Raises:
+        AssertionError: a worker came that had not got the weights yet.
+    """
+    samples = Samples(config, num_workers)
+    weights = samples.start.clone()
+    known: dict[int, torch.Tensor] = {worker: weights.clone() for worker in range(num_workers)}
+    steps = [0] * num_workers
+    for i in order:
+        assert i in known, f"worker {i} is too far ahead"
+        weights = weights - config.learning_rate * samples.gradient(known.pop(i), i, steps[i])
+        steps[i] += 1
+        for worker in set(range(num_workers)) - set(known):
+            if steps[worker] - min(steps) <= bound:
+                known[worker] = weights.clone()
+    return weights
+
+
+def shared_by_arrival(config: BenchConfig, num_workers: int, orders: list[list[int]]) -> torch.Tensor:
+    """The weights that several servers have equal parts of, each with its own order of arrivals."""
+    samples = Samples(config, num_workers)
+    weights = samples.start.clone()
+    ends = [weights.numel() * server // len(orders) for server in range(len(orders) + 1)]
+    known = [weights.clone() for _ in range(num_workers)]
+    done = [[0] * num_workers for _ in orders]
+    gradients: dict[tuple[int, int], torch.Tensor] = {}
+    left = [list(order) for order in orders]
+    while any(left):
+        before = sum(map(len, left))
+        for server, order in enumerate(left):
+            if not order or done[server][order[0]] > min(of[order[0]] for of in done):
+                continue  # its next gradient needs what other servers answer first
+            i = order.pop(0)
+            step = done[server][i]
+            if (i, step) not in gradients:
+                gradients[i, step] = samples.gradient(known[i].clone(), i, step)
+            part = slice(ends[server], ends[server + 1])
+            weights[part] -= config.learning_rate * gradients[i, step][part]
+            known[i][part] = weights[part]
+            done[server][i] += 1
+        assert sum(map(len, left)) < before, "no order of these gradients is possible"
     return weights
 
 

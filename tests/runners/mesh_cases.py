@@ -47,18 +47,29 @@ CASES: dict[str, dict[str, BenchConfig]] = {
     "axes": {
         **_cases("dp=2", "tp=2", "pp=2", "cp=2", "fsdp=2", "ep=2 moe-nano"),
         # AdamW uses a gradient three times: where ranks have parts of it, it must be summed once before.
+        **{
+            f"cp=2 {kind}": mesh("cp=2", cp_attention=kind, model="llama-nano")
+            for kind in ("ring", "all-to-all")
+        },
         "sp=2 adamw": mesh("sp=2", optimizer="adamw", momentum=0.0, learning_rate=0.001),
     },
     "two ranks": _cases(
         *("pp=2 gpipe", "pp=2 interleaved", "pp=2 zero-bubble", "fsdp=2 gpt-nano", "fsdp=2 moe-nano"),
         *("tp=2 llama-nano", "cp=2 llama-nano", "sp=2 llama-nano", "sp=2 moe-nano"),
     ),
-    "four ranks": _cases(
-        *("dp=2,cp=2 gpt-nano", "tp=2,cp=2 llama-nano", "cp=2,pp=2 llama-nano", "tp=2,pp=2 moe-nano"),
-        *("dp=2,fsdp=2", "fsdp=2,tp=2", "fsdp=2,pp=2", "fsdp=2,pp=2 zero-bubble", "fsdp=2,cp=2"),
-        *("sp=2,pp=2", "sp=2,cp=2", "fsdp=2,sp=2 llama-nano", "ep=4 moe-nano", "dp=2,ep=2 moe-nano"),
-        *("fsdp=2,ep=2 moe-nano", "ep=2,pp=2 moe-nano", "ep=2,cp=2 moe-nano", "ep=2,sp=2 moe-nano"),
-    ),
+    "four ranks": {
+        **_cases(
+            *("dp=2,cp=2 gpt-nano", "tp=2,cp=2 llama-nano", "cp=2,pp=2 llama-nano", "tp=2,pp=2 moe-nano"),
+            *("dp=2,fsdp=2", "fsdp=2,tp=2", "fsdp=2,pp=2", "fsdp=2,pp=2 zero-bubble", "fsdp=2,cp=2"),
+            *("sp=2,pp=2", "sp=2,cp=2", "fsdp=2,sp=2 llama-nano", "ep=4 moe-nano", "dp=2,ep=2 moe-nano"),
+            *("fsdp=2,ep=2 moe-nano", "ep=2,pp=2 moe-nano", "ep=2,cp=2 moe-nano", "ep=2,sp=2 moe-nano"),
+        ),
+        **{
+            f"{text} {kind}": mesh(text, cp_attention=kind)
+            for text in ("cp=4", "dp=2,cp=2", "tp=2,cp=2", "cp=2,pp=2", "sp=2,cp=2")
+            for kind in ("ring", "all-to-all")
+        },
+    },
     "eight ranks": _cases(
         *("dp=2,tp=2,pp=2", "dp=2,fsdp=2,tp=2", "fsdp=2,tp=2,pp=2", "dp=2,fsdp=2,ep=2 moe-nano"),
     ),

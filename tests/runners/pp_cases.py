@@ -64,6 +64,10 @@ TRAINED: dict[int, dict[str, BenchConfig]] = {
         "pp_dp+fp16": configure("hy.pp_dp+fp16", 4, mesh=Mesh.positional(2, 1, 2)),
         "owt": configure("hy.owt", 4),
         "auto": configure("hy.auto", 4),
+        "owt in groups": configure("hy.owt", 4, mesh=Mesh.positional(2, 2)),
+        "auto in groups, first layer model parallel": configure(
+            "hy.auto", 4, model="mlp", mesh=Mesh.positional(2, 2)
+        ),
         "auto, last layer data parallel": configure("hy.auto", 4, num_classes=10),
         "numa, two chips": configure("hy.numa_replica", 4, mesh=Mesh.positional(2, 2, 1)),
         "numa, one chip": configure("hy.numa_replica", 4, mesh=Mesh.positional(1, 4, 1)),
@@ -118,7 +122,7 @@ def trained(num_ranks: int) -> dict[str, Trained]:
 def trained_alone(config: BenchConfig) -> TrainingOutcome:
     """The same model and samples, in this process; trained once for all meshes."""
     alone = replace(config, scheme="serial", modifiers=(), num_ranks=1, mesh=None, num_microbatches=None)
-    return _alone(replace(alone, pipeline="1f1b"))
+    return _alone(replace(alone, pipeline="1f1b", cp_attention="gather"))
 
 
 @cache

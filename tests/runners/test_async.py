@@ -23,10 +23,12 @@ from tests.runners.async_cases import (
     BASE,
     LONG_STEPS,
     alone,
+    bounded_by_arrival,
     case,
     distance,
     mean_held_out_loss_at_start,
     server_by_arrival,
+    shared_by_arrival,
     trained,
 )
 
@@ -73,6 +75,60 @@ def test_one_worker_is_serial_training(scheme: str, momentum: float) -> None:
     serial = alone(case("serial", 1, momentum=momentum))
     assert difference(trained(2)[scheme][0]["state"], serial.state) < EXACT
     assert trained(2)[scheme][0]["details"]["staleness"] == {"0": BASE.steps}
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("bound", [0, 2])
+def test_no_worker_is_further_ahead_than_the_bound(bound: int) -> None:
+    server = trained(4)[f"ps.ssp {bound}"][0]
+    details, steps = server["details"], dict.fromkeys((1, 2, 3), 0)
+    leads = []
+    for worker in details["arrivals"]:
+        leads.append(steps[worker] - min(steps.values()))
+        steps[worker] += 1
+    assert max(leads) == details["largest_lead"] <= bound == details["bound"]
+    assert details["num_waits"] >= (2 * BASE.steps if bound == 0 else 0)  # two of three, each step
+    order = [rank - 1 for rank in details["arrivals"]]
+    assert distance(server["state"], bounded_by_arrival(BASE, 3, order, bound)) < EXACT
+
+
+@pytest.mark.torch
+def test_several_servers_have_the_weights_of_one() -> None:
+    serial = alone(case("serial", 1))
+    assert difference(trained(4)["ps.sync 2 servers"][0]["state"], serial.state) < EXACT
+    ranks = trained(4)["ps.async_sgd 2 servers"]
+    orders = [[rank - 2 for rank in one["details"]["arrivals"]] for one in ranks[:2]]
+    assert distance(ranks[0]["state"], shared_by_arrival(BASE, 2, orders)) < EXACT
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("name", ["ps.ssp 0", "ps.sync 2 servers", "ps.async_sgd 2 servers"])
+def test_what_bounded_and_shared_servers_sent_was_predicted(name: str) -> None:
+    ranks = trained(4)[name]
+    num_servers, size = (2 if "servers" in name else 1), plan(case("ps.sync", 4)).model_bytes
+    for rank, found in enumerate(ranks):
+        assert found["recorded"] == found["predicted"]
+        sent = sum(call[3] * count for call, count in found["recorded"].items())
+        share = (4 - num_servers) / num_servers if rank < num_servers else 1
+        assert sent == pytest.approx(share * size * BASE.steps, rel=1e-3)  # parts differ by an element
+
+
+@pytest.mark.parametrize(
+    ("scheme", "settings", "message"),
+    [
+        ("ps.async_sgd", {"staleness": 1}, "has no bound of staleness; leave out --staleness, or use ps.ssp"),
+        ("easgd.async", {"servers": 2}, "has no servers that could share weights; leave out --servers"),
+        ("dp.packed", {"servers": 2}, "has no servers that could share weights"),
+        ("ps.sync", {"servers": 4}, "4 servers of 4 ranks leave no worker"),
+        ("ps.sync", {"servers": 2, "optimizer": "lamb"}, "each server has a part of the gradient"),
+        ("ps.sync", {"servers": 2, "clip_norm": 1.0}, "cannot take --clip-norm with --servers 2"),
+    ],
+)
+def test_bounds_and_servers_that_cannot_be_are_one_line(
+    scheme: str, settings: dict[str, object], message: str
+) -> None:
+    with pytest.raises(BenchError, match=message):
+        plan(case(scheme, 4, **settings))
 
 
 def test_a_lone_hogwild_worker_is_serial_training() -> None:

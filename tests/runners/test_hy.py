@@ -149,7 +149,7 @@ def test_every_replica_hangs_on_the_tree_once(size: int) -> None:
     [
         ("hy.owt", 4, {"num_classes": 10}, "10 outputs of fc5 cannot be cut into 4"),
         ("hy.owt", 4, {"batch": 6}, "cannot be cut into 4 equal parts"),
-        ("hy.owt", 4, {"mesh": Mesh.positional(2, 2, 1)}, "tp must be 1"),
+        ("hy.owt", 4, {"mesh": Mesh.positional(2, 1, 2)}, "pp must be 1"),
         ("hy.owt+fp16", 2, {"model": "mlp"}, "every layer of mlp is model parallel"),
         ("hy.owt+prio", 2, {}, "cannot take"),
         ("hy.numa_replica", 4, {"batch": 6}, "batch of 6 cannot be cut into 4"),

@@ -69,9 +69,7 @@ def assert_calls_as_predicted(run: Trained) -> None:
 def assert_rows_as_predicted(job: Job, traced: Sequence[Sends]) -> None:
     """How many rows a rank gets is up to the routers; those of a group of experts together are known."""
     for members in job.mesh.groups(Axis.EP):
-        predicted = [
-            one for rank in members for one in MeshParallel.traffic(job, rank) if one.axis == Axis.EP
-        ]
+        predicted = [one for rank in members for one in MeshParallel.traffic(job, rank)]
         exchanged = [one for one in predicted if one.collective == "all_to_all"]
         calls: Counter[tuple[str, int]] = sum((traced[rank] for rank in members), Counter())
         rows = {key: number for key, number in calls.items() if key[0] == "all_to_all"}
@@ -140,6 +138,12 @@ def test_a_report_has_the_predicted_bytes_of_every_axis(tmp_path: Path, text: st
         ("tp=2", {"model": "gpt-nano"}, "3 heads, which 2 ranks cannot share"),
         ("pp=2", {"model": "gpt2-124m"}, "share their weights"),
         ("tp=4", {"model": "llama-nano"}, "2 heads, which 4 ranks cannot share; tp=2 would do"),
+        (
+            "cp=4",
+            {"model": "llama-nano", "cp_attention": "all-to-all"},
+            "2 heads, which 4 ranks cannot share; cp=2 would do",
+        ),
+        ("tp=2,cp=4", {"cp_attention": "all-to-all"}, "2 heads, which 4 ranks cannot share; cp=2 would do"),
         ("tp=4", {"model": "moe-nano"}, "2 heads, which 4 ranks cannot share; tp=2 would do"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Server schemes and Hogwild over MPI: the same rules, the same predictions, and no hang when a rank dies."""
+"""Schemes over MPI: the same rules, the same predictions, and no hang when a rank dies."""
 
 from __future__ import annotations
 
@@ -36,6 +36,16 @@ SCHEMES = (
     "hogwild.sgd",
     "easgd.hogwild",
 )
+TOKENS: dict[str, Any] = {"model": "transformer", "input_shape": (12,)}
+CLICKS: dict[str, Any] = {"model": "dlrm-nano", "input_shape": (16,), "num_classes": 2, "steps": 3}
+COLLECTIVES: dict[str, dict[str, Any]] = {  # schemes whose ranks step together, and their model
+    "dp.packed": {},
+    "dp.perlayer": {},
+    "dp.dist_update": {},
+    "easgd.sync1": {},
+    "emb.table": CLICKS,
+    "cp.ring": TOKENS,
+}
 
 pytestmark = [
     pytest.mark.torch,
@@ -73,10 +83,13 @@ def under_mpi(folder: Path, target: str, configs: list[BenchConfig]) -> subproce
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
     """Scheme -> what each rank found."""
     folder = tmp_path_factory.mktemp("mpi")
-    done = under_mpi(folder, "train_all", [case(name, NUM_RANKS, backend="mpi") for name in SCHEMES])
+    cases = [case(name, NUM_RANKS, backend="mpi") for name in SCHEMES]
+    cases += [case(name, NUM_RANKS, backend="mpi", **model) for name, model in COLLECTIVES.items()]
+    done = under_mpi(folder, "train_all", cases)
     assert done.returncode == 0, done.stderr
     ranks = [pickle.loads((folder / f"result{rank}").read_bytes()) for rank in range(NUM_RANKS)]
-    trained = {name: [rank[0][index] for rank in ranks] for index, name in enumerate(SCHEMES)}
+    names = [*SCHEMES, *COLLECTIVES]
+    trained = {name: [rank[0][index] for rank in ranks] for index, name in enumerate(names)}
     return trained | {"norm": [rank[1] for rank in ranks]}
 
 
@@ -84,6 +97,13 @@ def test_the_synchronous_server_trains_as_one_process_does(found: dict[str, list
     serial = alone(case("serial", 1)).state
     state = found["ps.sync"][0]["state"]
     assert max(float((state[name] - serial[name]).abs().max()) for name in serial) < 1e-9
+
+
+@pytest.mark.parametrize("scheme", [name for name in COLLECTIVES if not name.startswith("easgd")])
+def test_collectives_over_mpi_train_as_one_process_does(found: dict[str, list[Any]], scheme: str) -> None:
+    serial = alone(case("serial", 1, **COLLECTIVES[scheme])).state
+    state = found[scheme][0]["state"]
+    assert max(float((state[name] - serial[name]).abs().max()) for name in serial) < 1e-12
 
 
 @pytest.mark.parametrize("scheme", SCHEMES[1:6])
@@ -100,7 +120,7 @@ def test_the_recorded_arrivals_explain_the_weights(found: dict[str, list[Any]], 
     assert distance(server["state"], expected) < 1e-9
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("scheme", [*SCHEMES, *COLLECTIVES])
 def test_what_was_sent_is_what_was_predicted(found: dict[str, list[Any]], scheme: str) -> None:
     for rank in found[scheme]:
         assert rank["recorded"] == rank["predicted"]

@@ -16,6 +16,7 @@ from perfscope.runners.config import (
     BACKENDS,
     BINDINGS,
     COMPILE_MODES,
+    CP_ATTENTIONS,
     DEVICES,
     DTYPES,
     LR_RULES,
@@ -130,11 +131,18 @@ _TRAINING = (
     _option("price-per-hour", "Of all machines together, for the cost.", type=float, metavar="PRICE"),
     _option("dropout", "Probability.  [default: 0]", type=float, metavar="P"),
     _option("period", "Steps between exchanges, for schemes that have a period.", type=int, metavar="TAU"),
+    _option("staleness", "Steps that a worker of ps.ssp may be ahead.  [default: 1]", type=int, metavar="S"),
+    _option("servers", "Ranks that share the weights of ps.* schemes.  [default: 1]", type=int, metavar="K"),
     _option("moving-rate", "Moving rate a = eta * rho of elastic averaging.", type=float, metavar="A"),
     _option(
         "pipeline",
         "Schedule of a mesh with pp, without SCHEME.  [default: 1f1b]",
         type=click.Choice(PIPELINES),
+    ),
+    _option(
+        "cp-attention",
+        "How attention of a mesh with cp, without SCHEME, sees other ranks' tokens.  [default: gather]",
+        type=click.Choice(CP_ATTENTIONS),
     ),
     _option("microbatches", "Microbatches of a pipeline.", type=int, metavar="N"),
     _option(

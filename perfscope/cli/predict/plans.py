@@ -48,7 +48,10 @@ def plan_of(config: BenchConfig, hosts: Sequence[int]) -> Plan:
             if call.collective == "send":  # its receiver lists nothing, and is as long in it
                 lists[call.members[1]].append(row)
     mesh = job.mesh
-    pieces = max(scheme.num_parts(mesh), 1) * mesh.num_ranks // mesh.num_data_parts
+    pieces = min(
+        max(scheme.num_parts(mesh, config.servers), 1) * mesh.num_ranks // mesh.num_data_parts,
+        mesh.num_ranks,
+    )
     return Plan(
         scheme=config.full_name,
         num_ranks=config.num_ranks,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -12,7 +12,8 @@ from perfscope.runners.composed.pairs import local_shape, tensor_pairs
 from perfscope.runners.composed.shards import Shape, shard_calls, shard_elements
 from perfscope.runners.job import Job
 from perfscope.runners.mesh import Mesh
-from perfscope.runners.models.shapes import ATTENTION
+from perfscope.runners.model_parallel.context import CONTEXT_ATTENTION
+from perfscope.runners.models.shapes import ATTENTION, LayerShape
 from perfscope.runners.traffic import Traffic
 from perfscope.vocabulary.axes import Axis
 from perfscope.vocabulary.traffic import ScalesWith
@@ -33,6 +34,31 @@ def average_axes(mesh: Mesh, *, experts: bool) -> tuple[Axis, ...]:
     axes = [] if mesh.size(Axis.FSDP) > 1 else [Axis.DP]
     axes += [Axis.CP] if experts else [Axis.EP, Axis.CP]
     return tuple(axis for axis in axes if mesh.size(axis) > 1)
+
+
+def attention_calls(
+    job: Job, rank: int, attention: str, layers: Iterable[LayerShape], num_microbatches: int = 1
+) -> Iterator[Traffic]:
+    """What a rank calls along cp in attention layers, in a step."""
+    mesh = job.mesh
+    members = mesh.group(Axis.CP, rank)
+    after = members[(members.index(rank) + 1) % len(members)]
+    per_element = job.group_batch // num_microbatches * job.element_size
+    for layer in layers:
+        if layer.kind != ATTENTION:
+            continue
+        for call in CONTEXT_ATTENTION[attention].calls(layer, len(members), mesh.size(layer_axis(mesh))):
+            is_message = call.collective == "send"
+            yield Traffic(
+                collective=call.collective,
+                axis=Axis.CP,
+                members=(rank, after) if is_message else members,
+                bytes=call.size * per_element,
+                count=call.times * num_microbatches,
+                what=call.what,
+                scales_with=ScalesWith.SAMPLES,
+                group_size=len(members) if is_message else None,
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +82,7 @@ class RankPart:
         return [
             *self._inside_pairs(),
             *self._between_pairs(),
-            *self._keys_and_values(),
+            *self._attention(),
             *self._tokens(),
             *self._shards(),
             *self._gradients(),
@@ -83,9 +109,7 @@ class RankPart:
     def _names_of_experts(self) -> frozenset[str]:
         return frozenset().union(*(layer.params for layer in self._experts))
 
-    def _call(
-        self, collective: str, axis: Axis, size: int, what: str, *, times: int, library: bool = True
-    ) -> Traffic:
+    def _call(self, collective: str, axis: Axis, size: int, what: str, *, times: int) -> Traffic:
         """So many calls per microbatch, of `size` elements per sample."""
         per_element = self.job.group_batch // self.num_microbatches * self.job.element_size
         return Traffic(
@@ -96,7 +120,7 @@ class RankPart:
             count=times * self.num_microbatches,
             what=what,
             scales_with=ScalesWith.SAMPLES,
-            by_library=library,
+            by_library=True,
         )
 
     def _inside_pairs(self) -> Iterator[Traffic]:
@@ -124,15 +148,12 @@ class RankPart:
             if param.rpartition(".")[0] in partial:
                 yield self._whole(Axis.SP, held[0], f"gradients of {param}", library=True)
 
-    def _keys_and_values(self) -> Iterator[Traffic]:
-        mesh = self.job.mesh
-        if mesh.size(Axis.CP) == 1:
-            return
-        for layer in self.job.shape.products:
-            if layer.kind == ATTENTION and layer.name.split(".")[0] in self.blocks:
-                size = layer.kv_size // mesh.size(layer_axis(mesh))
-                for kind, what in (("all_gather", "keys and values"), ("reduce_scatter", "their gradients")):
-                    yield self._call(kind, Axis.CP, size, what, times=2, library=False)
+    def _attention(self) -> Iterator[Traffic]:
+        job = self.job
+        if job.mesh.size(Axis.CP) > 1:
+            layers = [layer for layer in job.shape.products if job.shape.blocks[layer.block] in self.blocks]
+            kind = job.config.cp_attention
+            yield from attention_calls(job, self.rank, kind, layers, self.num_microbatches)
 
     def _tokens(self) -> Iterator[Traffic]:
         """Along ep. What a rank gets depends on the routers: a call's bytes are the mean of the group."""

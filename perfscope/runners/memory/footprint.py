@@ -217,7 +217,7 @@ def _buffers(tape: Tape, share: RankShare) -> Iterator[_Span]:
         yield _Span(-1, _FOREVER, held / share.shards)
     if share.shards > 1:
         yield from _gathered(tape, share, element)
-    if job.mesh.size(Axis.CP) > 1:
+    if job.mesh.size(Axis.CP) > 1 and job.config.cp_attention == "gather":
         yield from _keys_and_values(tape, share, element)
 
 

@@ -55,6 +55,7 @@ NO_SKIP = {
 OWN_LOOP = {
     "compile": "its workers exchange what they train on in a loop of their own; use serial, dp.* or --mesh"
 }
+OF_TORCH = ("gloo", "nccl")  # backends of schemes in which torch itself makes calls
 NO_WHOLE_GRADIENT = {"clip_norm": "no rank has the whole gradient"}
 
 
@@ -136,8 +137,10 @@ class Scheme(ABC):
         criterion: what holds instead, where they do not.
         deterministic: the same weights in every run.
         one_host: ranks must share one host's memory.
+        divides_servers: several ranks may serve parts of the weights.
         whole_layers: a rank knows the norms of whole layers.
         cuts_layers: layers are divided, for which the scheme must know each kind of layer.
+        backends: what its exchange can run on.
         refused_passes: "accumulate", "activation_checkpointing", "compile", "mixed" (precision), "float16" ->
             why not.
         refused_updates: settings of the update that the scheme cannot apply (UPDATE_SETTINGS) -> the reason.
@@ -156,14 +159,12 @@ class Scheme(ABC):
     criterion: ClassVar[str] = ""
     deterministic: ClassVar[bool] = True
     one_host: ClassVar[bool] = False
+    divides_servers: ClassVar[bool] = False
     whole_layers: ClassVar[bool] = True
     cuts_layers: ClassVar[bool] = False
     refused_updates: ClassVar[Mapping[str, str]] = {}
     refused_passes: ClassVar[Mapping[str, str]] = {}
-    backends: ClassVar[tuple[str, ...]] = (
-        "gloo",
-        "nccl",
-    )  # what its exchange can run on; add "mpi" for mpi4py
+    backends: ClassVar[tuple[str, ...]] = ("gloo", "nccl", "mpi")
 
     # --- before anything runs ---------------------------------------------------------------------------
 
@@ -252,8 +253,12 @@ class Scheme(ABC):
         return job.config.batch
 
     @classmethod
-    def num_parts(cls, mesh: Mesh) -> int:
-        """Into how many parts the batch is cut: dp * fsdp, unless other ranks have samples of their own."""
+    def num_parts(cls, mesh: Mesh, servers: int = 1) -> int:
+        """Into how many parts the batch is cut: dp * fsdp, unless other ranks have samples of their own.
+
+        `servers` have none, in schemes with servers.
+        """
+        del servers
         return mesh.num_data_parts
 
     @classmethod
@@ -285,7 +290,7 @@ class Scheme(ABC):
     @property
     def data_part(self) -> tuple[int, int]:
         """(which, of how many) data parts this rank trains on."""
-        return self.job.mesh.data_index(self.world.rank), self.num_parts(self.job.mesh)
+        return self.job.mesh.data_index(self.world.rank), self.num_parts(self.job.mesh, self.config.servers)
 
     @abstractmethod
     def build(self, model: nn.Sequential) -> None:

@@ -16,7 +16,7 @@ from perfscope.runners.compression.registry import make_exchange
 from perfscope.runners.config import BenchConfig, BenchError
 from perfscope.runners.exchange import Exchange, PendingExchange
 from perfscope.runners.job import Job
-from perfscope.runners.schemes.base import Batch
+from perfscope.runners.schemes.base import OF_TORCH, Batch
 from perfscope.runners.schemes.dp_gradients import CODECS, Replicas, exchange_traffic
 from perfscope.runners.schemes.update_rules import make_optimizer
 from perfscope.runners.traffic import Traffic
@@ -71,6 +71,7 @@ class DDP(Replicas):
     volume = "2 (P-1)/P |W| e in one call per bucket; running statistics of BatchNorm besides"
     source = "Li et al., VLDB 2020 (arXiv 2006.15704); torch.nn.parallel.DistributedDataParallel"
     modifiers = CODECS
+    backends = OF_TORCH
 
     def build(self, model: nn.Sequential) -> None:
         """See Scheme."""

@@ -12,7 +12,7 @@ from torch.distributed.tensor import DTensor
 
 from perfscope.runners.composed.shards import shard_blocks, shard_calls
 from perfscope.runners.job import Job
-from perfscope.runners.schemes.base import NO_SKIP, NO_WHOLE_GRADIENT, Axes, Batch, Scheme
+from perfscope.runners.schemes.base import NO_SKIP, NO_WHOLE_GRADIENT, OF_TORCH, Axes, Batch, Scheme
 from perfscope.runners.schemes.compilation import require_blocks
 from perfscope.runners.schemes.dp_ddp import require_torch_group
 from perfscope.runners.schemes.layer_rules import layers_of, norm_traffic
@@ -27,6 +27,7 @@ SHARD, REPLICATE = "shard", "replicate"
 class _Sharded(Scheme):
     """Weights, gradients and optimizer state are cut over a group; blocks are gathered when needed."""
 
+    backends = OF_TORCH
     refused_updates = NO_WHOLE_GRADIENT
     refused_passes: ClassVar[Mapping[str, str]] = {
         **NO_SKIP,

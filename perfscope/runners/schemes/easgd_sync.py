@@ -82,7 +82,7 @@ class EasgdSync1(ServerScheme):
     source = _SOURCE
     axes = _TREE_AXES
     refused_updates = OWN_RULE
-    backends = ("gloo",)
+    backends = ("gloo", "mpi")
     deterministic = True
     criterion = _CRITERION
 

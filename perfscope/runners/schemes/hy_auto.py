@@ -19,9 +19,10 @@ class Auto(HybridChain):
     )
     rule = (
         "For each convolution and fully connected layer: model parallel (all ranks' samples, 1/P of the "
-        "outputs) if b|x| < |w|, where b = B as all P ranks form the model group; else data parallel. Layers "
-        "whose outputs P does not divide, norms and blocks with branches or shortcuts are data parallel. "
-        "Moves as in hy.owt."
+        "outputs) if b|x| < |w|, where b = B as all P ranks form the model group; else data parallel. With "
+        "--mesh dp=D,tp=M groups of M ranks, with b = B/D samples, take the place of the P ranks. Layers "
+        "whose outputs the group does not divide, norms and blocks with branches or shortcuts are data "
+        "parallel. Moves as in hy.owt."
     )
     volume = (
         "2(P-1)/P * (SUM_data |w| + SUM_model B*|x| + SUM B*|y|/P where a data layer or the loss follows a "
@@ -42,7 +43,7 @@ class Auto(HybridChain):
         for block, (mode, why) in _decide(job).items():
             entry: dict[str, Any] = {"mode": mode, "why": why}
             if block in layers:
-                entry["activations"] = job.config.batch * layers[block].in_size
+                entry["activations"] = cls.model_batch(job) * layers[block].in_size
                 entry["weights"] = layers[block].num_weights
             by_block[block] = entry
         return {"modes": cls.modes(job), "layers": by_block}
@@ -52,19 +53,19 @@ def _decide(job: Job) -> dict[str, tuple[str, str]]:
     """Block -> (mode, reason)."""
     single = {layer.name: layer for layer in job.shape.layers if layer.kind != "norm"}
     return {
-        block: _decide_layer(single[block], job)
+        block: _decide_layer(single[block], Auto.model_batch(job), len(Auto.model_groups(job)[0]))
         if block in single
         else (DATA_MODE, "a norm, or a block of several layers")
         for block in trained_blocks(job.shape)
     }
 
 
-def _decide_layer(layer: LayerShape, job: Job) -> tuple[str, str]:
-    if job.config.batch * layer.in_size >= layer.num_weights:
+def _decide_layer(layer: LayerShape, batch: int, num_ranks: int) -> tuple[str, str]:
+    if batch * layer.in_size >= layer.num_weights:
         return DATA_MODE, "b|x| >= |w|"
-    if job.num_ranks == 1 or layer.weight_shape[0] % job.num_ranks:
+    if num_ranks == 1 or layer.weight_shape[0] % num_ranks:
         return (
             DATA_MODE,
-            f"b|x| < |w|, but {layer.weight_shape[0]} outputs are not cut over {job.num_ranks} ranks",
+            f"b|x| < |w|, but {layer.weight_shape[0]} outputs are not cut over {num_ranks} ranks",
         )
     return MODEL_MODE, "b|x| < |w|"

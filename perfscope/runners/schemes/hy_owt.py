@@ -24,6 +24,7 @@ from perfscope.runners.hybrid.chain import (
 )
 from perfscope.runners.inputs import InputKind
 from perfscope.runners.job import Job
+from perfscope.runners.mesh import WORLD, Mesh
 from perfscope.runners.schemes.base import DIVIDED_MODEL, NO_WHOLE_GRADIENT, Batch, Scheme, hybrid_axes
 from perfscope.runners.schemes.dp_gradients import CODECS, exchange_traffic
 from perfscope.runners.schemes.local import cross_entropy
@@ -33,18 +34,49 @@ from perfscope.vocabulary.axes import Axis
 from perfscope.vocabulary.taxonomy import Topology
 from perfscope.vocabulary.traffic import ScalesWith
 
+_DATA, _MODEL = "data blocks", "model blocks"
+
 
 class HybridChain(Scheme):
-    """Every block is a data block or a model block; subclasses choose. All P ranks are both groups."""
+    """Every block is a data block or a model block; subclasses choose.
+
+    All P ranks average the gradients of data blocks. Model blocks are cut over groups of M ranks, and their
+    gradients averaged over the P/M ranks with the same part.
+    """
 
     axes = hybrid_axes(Topology.ALL_GATHER, "ring all-reduce; all-gather and reduce-scatter of activations")
-    splits = (Axis.DP,)
+    splits = (Axis.DP, Axis.TP)
     refused_updates = NO_WHOLE_GRADIENT
     refused_passes = DIVIDED_MODEL
     whole_layers = False
     cuts_layers = True
     inputs = frozenset((InputKind.IMAGE, InputKind.TABLE))
     modifiers = CODECS
+
+    @classmethod
+    def default_mesh(cls, num_ranks: int) -> Mesh:
+        """See Scheme."""
+        return Mesh({Axis.DP: num_ranks})
+
+    @classmethod
+    def num_parts(cls, mesh: Mesh, servers: int = 1) -> int:
+        """See Scheme: data blocks have as many as there are ranks."""
+        return mesh.num_ranks
+
+    @classmethod
+    def model_groups(cls, job: Job) -> tuple[tuple[int, ...], ...]:
+        """Ranks that share model blocks: groups along tp, all ranks where there is no tp."""
+        return job.mesh.groups(Axis.TP if job.mesh.size(Axis.TP) > 1 else WORLD)
+
+    @classmethod
+    def replica_groups(cls, job: Job) -> tuple[tuple[int, ...], ...]:
+        """Ranks that have the same part of the model blocks."""
+        return tuple(zip(*cls.model_groups(job), strict=True))
+
+    @classmethod
+    def model_batch(cls, job: Job) -> int:
+        """b, samples that a model group has together."""
+        return job.config.batch // len(cls.model_groups(job))
 
     @classmethod
     @abstractmethod
@@ -58,19 +90,25 @@ class HybridChain(Scheme):
 
     @classmethod
     def placement_groups(cls, job: Job) -> Mapping[str, tuple[tuple[int, ...], ...]]:
-        """See Scheme: all ranks, as the group of the data blocks and as that of the model blocks."""
-        everybody = tuple(range(job.num_ranks))
+        """See Scheme: all ranks for the data blocks, and the groups of the model blocks."""
         modes = cls.modes(job).values() if job.num_ranks > 1 else ()
-        axes = {Axis.DP: DATA_MODE, Axis.TP: MODEL_MODE}
-        return {axis: (everybody,) for axis, mode in axes.items() if mode in modes}
+        of_data = job.mesh.groups(WORLD) if DATA_MODE in modes else ()
+        of_model = cls.model_groups(job) if MODEL_MODE in modes else ()
+        if len(of_model) > 1:
+            of_data = (*of_data, *cls.replica_groups(job))
+        return {axis: groups for axis, groups in ((Axis.DP, of_data), (Axis.TP, of_model)) if groups}
 
     @classmethod
     def traffic(cls, job: Job, rank: int) -> Sequence[Traffic]:
         """See Scheme."""
-        members, plan = tuple(range(job.num_ranks)), cls.chain_plan(job)
+        everybody, plan = job.mesh.group(WORLD, rank), cls.chain_plan(job)
+        members, replicas = (
+            next(group for group in groups if rank in group)
+            for groups in (cls.model_groups(job), cls.replica_groups(job))
+        )
         calls = []
         for move in plan.moves:
-            size = move.elements(job.config.batch, job.num_ranks) * job.element_size
+            size = move.elements(cls.model_batch(job), len(members)) * job.element_size
             subject = "logits" if move.before is None else f"input of {move.before}"
             for collective, way in zip(move.calls(), ("", "gradient of the "), strict=True):
                 calls.append(
@@ -83,13 +121,16 @@ class HybridChain(Scheme):
                         scales_with=ScalesWith.SAMPLES,
                     )
                 )
-        replicated = sum(
-            job.shape.block_params(index, index + 1)
-            for index, block in enumerate(job.shape.blocks)
-            if block not in plan.sliced
-        )
-        if replicated:
-            calls += exchange_traffic(job, members, [("data blocks", replicated)])
+        sizes = {
+            block: job.shape.block_params(index, index + 1) for index, block in enumerate(job.shape.blocks)
+        }
+        sliced = sum(sizes[block] for block in plan.sliced)
+        for key, ranks, size in (
+            (_DATA, everybody, sum(sizes.values()) - sliced),
+            (_MODEL, replicas, sliced // len(members)),
+        ):
+            if size and len(ranks) > 1:
+                calls += exchange_traffic(job, ranks, [(key, size)])
         return calls
 
     @classmethod
@@ -104,24 +145,33 @@ class HybridChain(Scheme):
 
     @property
     def data_part(self) -> tuple[int, int]:
-        """See Scheme: all samples where the chain begins with a model block."""
-        return (0, 1) if self.chain_plan(self.job).starts_whole else (self.world.rank, self.job.num_ranks)
+        """See Scheme: all samples of the model group where the chain begins with a model block."""
+        if not self.chain_plan(self.job).starts_whole:
+            return self.world.rank, self.job.num_ranks
+        groups = self.model_groups(self.job)
+        return self.world.rank // len(groups[0]), len(groups)
 
     def build(self, model: nn.Sequential) -> None:
         """See Scheme."""
-        everybody = tuple(range(self.world.size))
-        self._data = self.world.groups(Axis.DP, [everybody])
-        self._model = self.world.groups(Axis.TP, [everybody])
+        model_groups = self.model_groups(self.job)
+        self._data = self.world.groups(Axis.DP, self.job.mesh.groups(WORLD))
+        self._model = self.world.groups(Axis.TP, model_groups)
+        self._alike = self.world.groups(Axis.DP, self.replica_groups(self.job))
         self._plan = self.chain_plan(self.job)
         state = model.state_dict()
         self._layout = layout_of(
-            state, {name: everybody for name in state if name.split(".")[0] in self._plan.sliced}
+            state, {name: model_groups[0] for name in state if name.split(".")[0] in self._plan.sliced}
         )
         self.model = Chain(model, self._plan, self._model)
         self._replicated, self._sliced = split_parameters(self.model, self._plan)
         self._exchange = make_exchange(self.config)
-        if self._replicated:
-            self._flat = self.world.ledger.flat(self.model, self._replicated)
+        # Of the two kinds of gradients that are averaged: whose, under which name, over which ranks.
+        kinds = ((self._replicated, _DATA, self._data), (self._sliced, _MODEL, self._alike))
+        self._averaged = [
+            (params, key, group, self.world.ledger.flat(self.model, params))
+            for params, key, group in kinds
+            if params and group.size > 1
+        ]
         self.optimizer = make_optimizer(self, self.model.parameters())
 
     def step(self, batch: Batch) -> torch.Tensor:
@@ -129,17 +179,15 @@ class HybridChain(Scheme):
         self.optimizer.zero_grad(set_to_none=True)
         targets = batch.targets
         if self._plan.starts_whole:
-            targets = targets.chunk(self.world.size)[self.world.rank]
+            targets = targets.chunk(self._model.size)[self._model.index]
         loss = cross_entropy(self.model(batch.inputs), targets)
         loss.backward()
-        if self._replicated:
-            gradients = [value.grad for value in self._replicated]
-            flat = comm.flatten(gradients, self._flat)
-            comm.unflatten(self._exchange.start("data blocks", flat, self._data).wait(), gradients)
-        for value in self._sliced:
-            value.grad /= (
-                self.world.size
-            )  # it is the sum over the ranks' losses, each a mean over B/P samples
+        for value in self._sliced:  # the sum over the losses of M ranks, each a mean over B/P samples
+            value.grad /= self._model.size
+        for params, key, group, buffer in self._averaged:
+            gradients = [value.grad for value in params]
+            flat = comm.flatten(gradients, buffer)
+            comm.unflatten(self._exchange.start(key, flat, group).wait(), gradients)
         self.optimizer.step()
         return loss.detach()
 
@@ -166,9 +214,13 @@ class OneWeirdTrick(HybridChain):
         "Convolutions see B/P samples per rank; their gradients are packed and averaged. Each fully "
         "connected layer gathers its input of all B samples, computes 1/P of its outputs, and returns "
         "partial input gradients by reduce-scatter; its weights never move. The logits go back to the "
-        "samples' ranks by all-to-all."
+        "samples' ranks by all-to-all. --mesh dp=D,tp=M: groups of M consecutive ranks do so with their B/D "
+        "samples, and the gradients of fully connected layers are averaged over the D groups."
     )
-    volume = "2(P-1)/P * (|w_conv| + SUM_fc B*F_in + B*K_last/P) * e (the last term: the logits)"
+    volume = (
+        "2(P-1)/P * (|w_conv| + SUM_fc B*F_in + B*K_last/P) * e (the last term: the logits); in groups M for "
+        "P and B/D for B but with |w_conv|, and 2(D-1)/D |w_fc|/M e more"
+    )
     source = "Krizhevsky 2014 (arXiv 1404.5997)"
 
     @classmethod
@@ -182,8 +234,9 @@ class OneWeirdTrick(HybridChain):
         """See Scheme."""
         super().check(job)
         for layer in job.shape.layers:
-            if layer.kind == "linear" and layer.out_shape[0] % job.num_ranks:
+            parts = len(cls.model_groups(job)[0])
+            if layer.kind == "linear" and layer.out_shape[0] % parts:
                 raise BenchError(
                     f"{cls.name}: the {layer.out_shape[0]} outputs of {layer.name} cannot be cut into "
-                    f"{job.num_ranks} equal parts; change the number of ranks or of classes"
+                    f"{parts} equal parts; change the number of ranks, tp or the number of classes"
                 )

@@ -23,12 +23,13 @@ from perfscope.runners.config import BenchError
 from perfscope.runners.inputs import InputKind
 from perfscope.runners.job import Job
 from perfscope.runners.mesh import Mesh
+from perfscope.runners.model_parallel.context import CONTEXT_ATTENTION
 from perfscope.runners.model_parallel.operators import gather_parts
 from perfscope.runners.models.registry import find_model
 from perfscope.runners.models.transformer import DotProductAttention
-from perfscope.runners.schemes.base import DIVIDED_MODEL, NO_WHOLE_GRADIENT, Axes, Batch, Scheme
+from perfscope.runners.schemes.base import DIVIDED_MODEL, NO_WHOLE_GRADIENT, OF_TORCH, Axes, Batch, Scheme
 from perfscope.runners.schemes.compilation import require_blocks
-from perfscope.runners.schemes.cp_gather import GatheredAttention, require_attention
+from perfscope.runners.schemes.cp_sequence import require_attention, require_heads
 from perfscope.runners.schemes.dp_ddp import require_torch_group
 from perfscope.runners.schemes.local import loss_of
 from perfscope.runners.schemes.mp_base import require_divisible
@@ -108,18 +109,20 @@ class MeshParallel(Scheme):
         "feed-forward part are cut along outputs, the last along inputs (torch's parallelize_module). "
         "sp: the same, and between these layers each rank has its part of the sequence (torch's "
         "SequenceParallel). fsdp: torch's fully_shard over blocks; with dp, dp has replicas of the "
-        "shards. pp: stages as pp.* cut them, in the schedule of `--pipeline`. cp: as cp.gather; torch's "
-        "context_parallel has no attention for CPUs. ep: each rank has its part of the batch and E/n of "
-        "the experts; tokens go to them and back by all-to-all. Gradients are packed and averaged along "
-        "dp (without fsdp), ep (but those of experts) and cp, in this order."
+        "shards. pp: stages as pp.* cut them, in the schedule of `--pipeline`. cp: as cp.gather, cp.ring "
+        "or cp.all_to_all, by `--cp-attention`; torch's context_parallel has no attention for CPUs. ep: "
+        "each rank has its part of the batch and E/n of the experts; tokens go to them and back by "
+        "all-to-all. Gradients are packed and averaged along dp (without fsdp), ep (but those of experts) "
+        "and cp, in this order."
     )
     volume = (
         "tp: per pair of linear layers an all-reduce of b T/c |y| e forward and one backward; sp: "
         "instead an all-gather and a reduce-scatter each way, and all-gathers of b T/c |y| e for the "
         "first and the last layer; fsdp: 3(n-1)/n of the rank's parameters, 2(n-1)/n with pp; pp: b/c "
         "|y_cut| e per cut and direction; cp: 4(c-1)/c b T d/M e per attention layer with d features of "
-        "the keys; ep: 4(n-1)/n b T/c k |y| e per mixture with k experts per token, on average over the "
-        "ranks: the routers decide; dp, ep and cp: 2(n-1)/n of the rank's own parameters each"
+        "the keys (ring: (6c-4)/c; all-to-all: 4(c-1)/c^2 b T (d_q + d)/M e); ep: 4(n-1)/n b T/c k |y| e "
+        "per mixture with k experts per token, on average over the ranks: the routers decide; dp, ep and "
+        "cp: 2(n-1)/n of the rank's own parameters each"
     )
     source = (
         "torch.distributed.fsdp, torch.distributed.tensor.parallel, torch.distributed.pipelining; arXiv "
@@ -147,6 +150,7 @@ class MeshParallel(Scheme):
         if name != "compile"  # along some axes
     }
     whole_layers = False
+    backends = OF_TORCH
 
     @classmethod
     def default_mesh(cls, num_ranks: int) -> Mesh:
@@ -200,6 +204,8 @@ class MeshParallel(Scheme):
                     f"use a language model, or mp.* and hy.*"
                 )
             require_divisible(cls.name, parts, [unit for pair in pairs for unit in pair.units], axis)
+        if job.mesh.size(Axis.CP) > 1:
+            require_heads(cls.name, job, job.config.cp_attention)
 
     @classmethod
     def _check_experts(cls, job: Job) -> None:
@@ -359,7 +365,7 @@ class MeshParallel(Scheme):
                 module.first_position = self._tokens.start
             for name, child in list(module.named_children()):
                 if isinstance(child, DotProductAttention):
-                    setattr(module, name, GatheredAttention(group))
+                    setattr(module, name, CONTEXT_ATTENTION[self.config.cp_attention](group))
 
     def _divide_experts(self, model: nn.Sequential) -> None:
         mesh = self.job.mesh

@@ -17,7 +17,7 @@ from perfscope.runners.job import Job
 from perfscope.runners.mesh import Mesh
 from perfscope.runners.models.shapes import example_input
 from perfscope.runners.pipeline.partition import Stage, bubble_ratio, cut, default_microbatches, num_cuttable
-from perfscope.runners.schemes.base import DIVIDED_MODEL, NO_WHOLE_GRADIENT, Axes, Batch, Scheme
+from perfscope.runners.schemes.base import DIVIDED_MODEL, NO_WHOLE_GRADIENT, OF_TORCH, Axes, Batch, Scheme
 from perfscope.runners.schemes.layer_rules import layers_of
 from perfscope.runners.schemes.local import cross_entropy
 from perfscope.runners.schemes.update_rules import make_optimizer
@@ -54,6 +54,7 @@ class Pipeline(Scheme):
     )
     schedule: ClassVar[str]
     stages_per_rank: ClassVar[int] = 1
+    backends = OF_TORCH
 
     @classmethod
     def check_mesh(cls, mesh: Mesh) -> None:

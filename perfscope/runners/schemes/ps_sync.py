@@ -10,7 +10,7 @@ import torch
 from perfscope.runners.job import Job
 from perfscope.runners.schemes.base import Axes, Batch
 from perfscope.runners.schemes.layer_rules import layers_of
-from perfscope.runners.schemes.server_base import SERVER, SERVER_WORDS, RemoteUpdate, ServerScheme
+from perfscope.runners.schemes.server_base import SERVER_WORDS, SHARED_WORDS, RemoteUpdate, ServerScheme
 from perfscope.runners.schemes.update_rules import make_optimizer
 from perfscope.vocabulary.taxonomy import Optimization, Parallelism, StatePlacement, Synchrony, Topology
 
@@ -21,7 +21,9 @@ class PsSync(ServerScheme):
     name = "ps.sync"
     summary = "Synchronous parameter server: it averages all workers' gradients, updates, sends weights back."
     rule = (
-        SERVER_WORDS + "Each step the server takes the gradient of every worker in rank order, "
+        SERVER_WORDS
+        + SHARED_WORDS
+        + "Each step the server takes the gradient of every worker in rank order, "
         "W <- W - eta * mean_i G^i (with momentum if asked for), and sends W to every worker."
     )
     source = "Li et al., OSDI 2014; as ConsistentParameterServer of Deep500 (without its lost root gradient)."
@@ -35,6 +37,7 @@ class PsSync(ServerScheme):
     )
     refused_updates: ClassVar[Mapping[str, str]] = {}
     equals_serial = True
+    divides_servers = True
     deterministic = True
 
     @classmethod
@@ -44,8 +47,8 @@ class PsSync(ServerScheme):
 
     def build_server(self) -> None:
         """See ServerScheme."""
-        self.optimizer = make_optimizer(self, [self.packed.weights], layers_of(self.packed.model))
-        self.incoming = self.packed.buffer()
+        self.optimizer = make_optimizer(self, [self.served], layers_of(self.packed.model))
+        self.incoming = self.packed.buffer()[self.parts[self.world.rank]]
 
     def build_worker(self) -> None:
         """See ServerScheme."""
@@ -53,18 +56,17 @@ class PsSync(ServerScheme):
 
     def serve(self) -> None:
         """See ServerScheme."""
-        mean = self.packed.gradient.zero_()
+        mean = self.served_gradient.zero_()
         for worker in self.workers:
             self.transport.receive(self.incoming, worker)
             mean += self.incoming
         mean /= len(self.workers)
         self.optimizer.step()
         for worker in self.workers:
-            self.transport.send(self.packed.weights, worker)
+            self.transport.send(self.served, worker)
 
     def step(self, batch: Batch) -> torch.Tensor:
         """See ServerScheme."""
         loss = self.packed.backward(batch)
-        self.transport.send(self.packed.gradient, SERVER)
-        self.update.step(lambda: self.transport.receive(self.packed.weights, SERVER))
+        self.exchange(self.update)
         return loss

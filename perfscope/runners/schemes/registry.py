@@ -6,7 +6,7 @@ from difflib import get_close_matches
 
 from perfscope.runners.config import BenchError
 from perfscope.runners.schemes.base import Scheme
-from perfscope.runners.schemes.cp_gather import ContextParallel
+from perfscope.runners.schemes.cp_sequence import ContextAllToAll, ContextParallel, ContextRing
 from perfscope.runners.schemes.dp_ddp import DDP
 from perfscope.runners.schemes.dp_fsdp import FSDP, HSDP
 from perfscope.runners.schemes.dp_layers import ForwardOverlap, Packed, PerLayer
@@ -27,7 +27,7 @@ from perfscope.runners.schemes.mp_fctp import FcTensorParallel
 from perfscope.runners.schemes.mp_filter import Filter
 from perfscope.runners.schemes.mp_spatial import Spatial
 from perfscope.runners.schemes.pp_schedules import GPipe, Interleaved, OneForwardOneBackward
-from perfscope.runners.schemes.ps_async import PsAsyncMsgd, PsAsyncSgd
+from perfscope.runners.schemes.ps_async import BoundedStaleness, PsAsyncMsgd, PsAsyncSgd
 from perfscope.runners.schemes.ps_sync import PsSync
 from perfscope.runners.schemes.serial import Serial
 
@@ -42,6 +42,8 @@ SCHEMES: tuple[type[Scheme], ...] = (
     HSDP,
     LocalSGD,
     ContextParallel,
+    ContextRing,
+    ContextAllToAll,
     TableWise,
     RowWise,
     ColumnWise,
@@ -63,6 +65,7 @@ SCHEMES: tuple[type[Scheme], ...] = (
     PsSync,
     PsAsyncSgd,
     PsAsyncMsgd,
+    BoundedStaleness,
     HogwildSgd,
     EasgdOriginal,
     EasgdAsync,

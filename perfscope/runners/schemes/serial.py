@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from perfscope.runners.job import Job
-from perfscope.runners.schemes.base import Axes, Batch, Scheme
+from perfscope.runners.schemes.base import OF_TORCH, Axes, Batch, Scheme
 from perfscope.runners.schemes.update_rules import make_optimizer
 from perfscope.runners.traffic import Traffic
 from perfscope.vocabulary.taxonomy import Optimization, Parallelism, StatePlacement, Synchrony, Topology
@@ -30,6 +30,7 @@ class Serial(Scheme):
         "none",
     )
     splits = ()
+    backends = OF_TORCH
 
     def build(self, model: nn.Sequential) -> None:
         """See Scheme."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, ClassVar
 
 import torch
@@ -32,21 +33,31 @@ from perfscope.vocabulary.taxonomy import Optimization, Parallelism, StatePlacem
 
 SERVER = 0
 MAX_RECORDED_ARRIVALS = 10_000
+SHARED_WORDS = (
+    "--servers K: ranks 0..K-1 are servers, each of 1/K of the packed weights, and N = P-K; a worker sends "
+    "each its part of the gradient. "
+)
 SERVER_WORDS = (
     "Rank 0 is a server without samples of its own, ranks 1..P-1 are the N = P-1 workers (mesh D = P: the "
     "server has a place in it). Each worker takes b = B/N samples per step, so N must divide B. "
 )
 
 
-def _send(sender: int, receiver: int, job: Job, what: str) -> Traffic:
+def _send(sender: int, receiver: int, job: Job, part: slice, what: str) -> Traffic:
     return Traffic(
         collective="send",
         axis=WORLD,
         members=(sender, receiver),
-        bytes=job.model_bytes,
+        bytes=(part.stop - part.start) * job.element_size,
         what=what,
         group_size=job.num_ranks,
     )
+
+
+def served_parts(num_params: int, num_servers: int) -> list[slice]:
+    """Which elements of the packed weights each server has: equally many, but for rounding."""
+    ends = [num_params * index // num_servers for index in range(num_servers + 1)]
+    return [slice(first, end) for first, end in pairwise(ends)]
 
 
 def require_no_momentum(name: str, config: BenchConfig, instead: str) -> None:
@@ -73,9 +84,13 @@ class Staleness:
         """`worker`'s update is made now, and it gets the weights with it."""
         self.histogram[self.num_updates - self._fetched.get(worker, 0)] += 1
         self.num_updates += 1
-        self._fetched[worker] = self.num_updates
+        self.answered(worker)
         if len(self.arrivals) < MAX_RECORDED_ARRIVALS:
             self.arrivals.append(worker)
+
+    def answered(self, worker: int) -> None:
+        """`worker` gets the weights as they are now."""
+        self._fetched[worker] = self.num_updates
 
     def as_json(self) -> dict[str, Any]:
         """For details(); arrivals beyond MAX_RECORDED_ARRIVALS are not kept."""
@@ -87,7 +102,7 @@ class Staleness:
 
 
 class ServerScheme(Scheme):
-    """Rank 0 serves; see SERVER_WORDS.
+    """Ranks 0 .. K-1 serve, K = 1 but for schemes that divide servers; see SERVER_WORDS.
 
     In a step each worker makes a gradient and exchanges a message of |W| with the server, in both directions.
     A server's step is a round of N such exchanges.
@@ -115,13 +130,13 @@ class ServerScheme(Scheme):
 
     @classmethod
     def num_workers(cls, job: Job) -> int:
-        """N = P - 1."""
-        return job.num_ranks - 1
+        """N = P - K."""
+        return job.num_ranks - job.config.servers
 
     @classmethod
-    def num_parts(cls, mesh: Mesh) -> int:
+    def num_parts(cls, mesh: Mesh, servers: int = 1) -> int:
         """See Scheme: one for each worker."""
-        return mesh.num_ranks - 1
+        return mesh.num_ranks - servers
 
     @classmethod
     def check_mesh(cls, mesh: Mesh) -> None:
@@ -137,39 +152,50 @@ class ServerScheme(Scheme):
 
     @classmethod
     def placement_groups(cls, job: Job) -> Mapping[str, tuple[tuple[int, ...], ...]]:
-        """See Scheme; the server talks with each worker."""
-        workers = tuple(range(1, job.num_ranks))
-        by_axis = {"server": tuple((SERVER, worker) for worker in workers)}
+        """See Scheme; each server talks with each worker."""
+        servers = job.config.servers
+        workers = tuple(range(servers, job.num_ranks))
+        by_axis = {"server": tuple((server, worker) for server in range(servers) for worker in workers)}
         return {**by_axis, "workers": (workers,)} if len(workers) > 1 else by_axis
 
     @classmethod
     def traffic(cls, job: Job, rank: int) -> Sequence[Traffic]:
         """See Scheme."""
-        if rank != SERVER:
-            return (_send(rank, SERVER, job, cls.sends_up),)
-        return tuple(_send(SERVER, worker, job, "weights") for worker in range(1, job.num_ranks))
+        parts = served_parts(job.shape.num_params, job.config.servers)
+        if rank >= len(parts):
+            return tuple(_send(rank, server, job, part, cls.sends_up) for server, part in enumerate(parts))
+        workers = range(len(parts), job.num_ranks)
+        return tuple(_send(rank, worker, job, parts[rank], "weights") for worker in workers)
 
     def __init__(self, job: Job, world: World) -> None:
         super().__init__(job, world)
         group = world.groups(WORLD, job.mesh.groups(WORLD))
         self.transport = world.peers.transport(group)
-        self.workers = range(1, world.size)
+        self.workers = range(job.config.servers, world.size)
+        self.parts = served_parts(job.shape.num_params, job.config.servers)
 
     @property
     def is_server(self) -> bool:
-        """Whether this rank is the server."""
-        return self.world.rank == SERVER
+        """Whether this rank is a server."""
+        return self.world.rank < len(self.parts)
 
     @property
     def data_part(self) -> tuple[int, int]:
-        """(rank - 1, N); the server, which draws nothing, has the first worker's."""
-        return max(self.world.rank - 1, 0), len(self.workers)
+        """(rank - K, N); a server, which draws nothing, has the first worker's."""
+        return max(self.world.rank - len(self.parts), 0), len(self.workers)
 
     def build(self, model: nn.Sequential) -> None:
         """See Scheme. Server and workers start from the same weights: nothing needs to be fetched first."""
         self.packed = PackedModel(  # a server is host memory
             model.cpu() if self.is_server else model, self.world.ledger, self.passes
         )
+        if self.is_server:
+            served_part = self.parts[self.world.rank]
+            self.served, self.served_gradient = (
+                self.packed.weights[served_part],
+                self.packed.gradient[served_part],
+            )
+            self.served.grad = self.served_gradient
         self.rate = scaled_learning_rate(self.config, self.effective_batch(self.job))
         if self.is_server:
             self.build_server()
@@ -178,7 +204,7 @@ class ServerScheme(Scheme):
 
     @abstractmethod
     def build_server(self) -> None:
-        """Makes what the server needs; `self.packed.weights` are the weights it serves."""
+        """Makes what a server needs; `self.served` are the weights it serves, their `.grad` theirs."""
 
     @abstractmethod
     def build_worker(self) -> None:
@@ -192,8 +218,24 @@ class ServerScheme(Scheme):
     def step(self, batch: Batch) -> torch.Tensor:
         """Worker: gradient, exchange, update."""
 
+    def exchange(self, fetch: RemoteUpdate) -> None:
+        """Worker: the gradient to the servers, their weights back."""
+        weights, gradient = self.packed.weights, self.packed.gradient
+        # All are asked before any is given: a server that answers must not wait for one that does not yet.
+        waits = [
+            self.transport.start_receive(weights[part], server) for server, part in enumerate(self.parts)
+        ]
+        for server, part in enumerate(self.parts):
+            self.transport.send(gradient[part], server)
+
+        def fetched() -> None:
+            for wait in waits:
+                wait()
+
+        fetch.step(fetched)
+
     def run(self, feed: Feed, steps: int, note: LoopReporter) -> None:
-        """See Scheme. The server knows how many messages will come, and ends with the last."""
+        """See Scheme. A server knows how many messages will come, and ends with the last."""
         if not self.is_server:
             super().run(feed, steps, note)
             return
@@ -203,13 +245,18 @@ class ServerScheme(Scheme):
                 break
 
     def full_state(self) -> dict[str, torch.Tensor] | None:
-        """The server's weights. Buffers are rank 1's: the server never ran the model."""
+        """The servers' weights. Buffers are the first worker's: servers never run the model."""
+        for server, part in list(enumerate(self.parts))[1:]:
+            if self.world.rank == SERVER:
+                self.transport.receive(self.packed.weights[part], server)
+            elif self.world.rank == server:
+                self.transport.send(self.packed.weights[part], SERVER)
         for buffer in buffers_of(self.packed.model):
-            if self.is_server:
+            if self.world.rank == SERVER:
                 self.transport.receive(buffer, self.workers[0])
             elif self.world.rank == self.workers[0]:
                 self.transport.send(buffer, SERVER)
-        return self.packed.state(self.packed.weights) if self.is_server else None
+        return self.packed.state(self.packed.weights) if self.world.rank == SERVER else None
 
 
 class RemoteUpdate(torch.optim.Optimizer):

@@ -1,50 +1,32 @@
-"""Context parallelism: each rank has part of every sequence, and attention gathers keys and values."""
+"""Context parallelism: each rank has part of every sequence, and attention sees those of the others."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 import torch
 from torch import nn
-from torch.nn import functional
 
 from perfscope.runners import comm
-from perfscope.runners.comm import Group
+from perfscope.runners.composed.pairs import tensor_pairs
+from perfscope.runners.composed.volumes import attention_calls, layer_axis
 from perfscope.runners.config import BenchError
 from perfscope.runners.inputs import InputKind
 from perfscope.runners.job import Job
 from perfscope.runners.mesh import WORLD, Mesh
-from perfscope.runners.model_parallel.operators import gather_partial
+from perfscope.runners.model_parallel.context import CONTEXT_ATTENTION
 from perfscope.runners.models.llama import Rotary
 from perfscope.runners.models.shapes import ATTENTION
-from perfscope.runners.models.transformer import DotProductAttention, TokenEmbedding, repeated
+from perfscope.runners.models.transformer import DotProductAttention, TokenEmbedding
 from perfscope.runners.schemes.base import DIVIDED_MODEL, Axes, Batch
 from perfscope.runners.schemes.dp_gradients import Replicas
 from perfscope.runners.schemes.local import loss_of
+from perfscope.runners.schemes.mp_base import require_divisible
 from perfscope.runners.schemes.update_rules import make_optimizer
 from perfscope.runners.traffic import Traffic
 from perfscope.vocabulary.axes import Axis
 from perfscope.vocabulary.taxonomy import Optimization, Parallelism, StatePlacement, Synchrony, Topology
-from perfscope.vocabulary.traffic import ScalesWith
-
-
-class GatheredAttention(nn.Module):
-    """Causal attention of the rank's queries to the keys and values of all positions before them.
-
-    all_gather of keys and values forward, reduce_scatter of their gradients backward.
-    """
-
-    def __init__(self, group: Group) -> None:
-        super().__init__()
-        self.group = group
-
-    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        """(b, heads, T / cp, head width) of each to the shape of the queries."""
-        keys, values = (repeated(gather_partial(part, 2, self.group), q.shape[1]) for part in (k, v))
-        length = q.shape[2]
-        mask = torch.ones(length, keys.shape[2], dtype=torch.bool, device=q.device)
-        mask = mask.tril(diagonal=self.group.index * length)  # the first query's position
-        return functional.scaled_dot_product_attention(q, keys, values, attn_mask=mask)
 
 
 class ContextParallel(Replicas):
@@ -74,6 +56,7 @@ class ContextParallel(Replicas):
     splits = (Axis.DP, Axis.CP)
     inputs = frozenset((InputKind.TOKENS,))
     refused_passes = DIVIDED_MODEL
+    attention: ClassVar[str] = "gather"
 
     @classmethod
     def default_mesh(cls, num_ranks: int) -> Mesh:
@@ -87,30 +70,16 @@ class ContextParallel(Replicas):
         (length,), parts = job.config.input_shape, job.mesh.size(Axis.CP)
         if length % parts:
             raise BenchError(f"{cls.name}: {length} tokens cannot be cut into {parts} equal parts; change cp")
+        require_heads(cls.name, job, cls.attention)
 
     @classmethod
     def traffic(cls, job: Job, rank: int) -> Sequence[Traffic]:
         """See Scheme."""
-        members, everyone = job.mesh.group(Axis.CP, rank), job.mesh.group(WORLD, rank)
-        attentions = [layer for layer in job.shape.products if layer.kind == ATTENTION]
-        sizes = [layer.kv_size * job.group_batch * job.element_size for layer in attentions]
-        inside = [
-            Traffic(
-                collective=collective,
-                axis=Axis.CP,
-                members=members,
-                bytes=size,
-                count=2,
-                what=what,
-                scales_with=ScalesWith.SAMPLES,
-            )
-            for collective, what in (("all_gather", "keys and values"), ("reduce_scatter", "their gradients"))
-            for size in sizes
-        ]
+        everyone = job.mesh.group(WORLD, rank)
         gradients = Traffic(
             collective="all_reduce", axis=WORLD, members=everyone, bytes=job.model_bytes, what="gradients"
         )
-        return [*inside, gradients]
+        return [*attention_calls(job, rank, cls.attention, job.shape.products), gradients]
 
     def build(self, model: nn.Sequential) -> None:
         """See Scheme."""
@@ -124,7 +93,7 @@ class ContextParallel(Replicas):
                 module.first_position = self._own.start
             for name, child in list(module.named_children()):
                 if isinstance(child, DotProductAttention):
-                    setattr(module, name, GatheredAttention(group))
+                    setattr(module, name, CONTEXT_ATTENTION[self.attention](group))
         self.model, self._params = model, list(model.parameters())
         self._flat = self.world.ledger.flat(model)
         comm.name_groups(model)
@@ -141,6 +110,61 @@ class ContextParallel(Replicas):
         comm.unflatten(packed.div_(self._everyone.size), gradients)
         self.optimizer.step()
         return loss.detach()
+
+
+class ContextRing(ContextParallel):
+    """The same with keys and values that go around."""
+
+    name = "cp.ring"
+    summary = "As cp.gather, but keys and values go from rank to rank in a ring."
+    rule = (
+        "As cp.gather. In each attention layer the keys and values of c = cp parts go around the ring in "
+        "c - 1 hops, while each rank computes with those that it has and merges softmaxes block by block; "
+        "backward they go around again, and their gradients follow in c hops. A rank never holds more than "
+        "two parts. Parts are consecutive: the first rank skips all blocks but its own."
+    )
+    volume = "per attention layer (6c-4)/c * b T d e with d features of the keys, and 2(P-1)/P * |W| e"
+    source = "Ring attention (Liu et al., arXiv 2310.01889)"
+    axes = ContextParallel.axes._replace(
+        topology=Topology.POINT_TO_POINT, pattern="ring of keys and values, neighbor to neighbor"
+    )
+    attention = "ring"
+
+
+class ContextAllToAll(ContextParallel):
+    """The same with heads divided during attention."""
+
+    name = "cp.all_to_all"
+    summary = "As cp.gather, but during attention ranks have all positions of some of the heads."
+    rule = (
+        "As cp.gather. Before each attention an all-to-all gives every rank its heads' queries, keys and "
+        "values of all positions, after it another one gives each its positions back; backward the same. "
+        "cp must divide the heads of queries and of keys."
+    )
+    volume = (
+        "per attention layer 4(c-1)/c^2 * b T (d_q + d) e with d_q and d features of queries and keys, and "
+        "2(P-1)/P * |W| e"
+    )
+    source = "DeepSpeed-Ulysses (Jacobs et al., arXiv 2309.14509)"
+    axes = ContextParallel.axes._replace(
+        topology=Topology.ALL_TO_ALL, pattern="all-to-all of positions against heads"
+    )
+    attention = "all-to-all"
+
+
+def require_heads(scheme: str, job: Job, attention: str) -> None:
+    """Raises BenchError where ranks along cp cannot share the heads that a rank along tp has."""
+    mesh = job.mesh
+    if not CONTEXT_ATTENTION[attention].shares_heads:
+        return
+    tensor_parts = mesh.size(layer_axis(mesh))
+    units = [
+        (layer, number // tensor_parts, of)
+        for pair in tensor_pairs(job.shape)
+        for layer, number, of in pair.units
+        if of == "heads"
+    ]
+    require_divisible(scheme, mesh.size(Axis.CP), units, Axis.CP)
 
 
 def require_attention(scheme: str, job: Job) -> None:
