@@ -28,6 +28,7 @@ UV = ("uv", "run", "--no-project", "--offline", "--python", sys.executable)
 # What differs between any two runs of the same program: times, rates, process ids.
 _VARIES = re.compile(
     rb"'(?:eval|train)_(?:runtime|\w+_per_second)': '[^']*'|\[W\d[^\]]*\]|W\d{4} [\d:.]+ \d+ "
+    rb"|\[\d{4}-\d\d-\d\d [\d:,]+\]"
     rb"|[\d.]+it/s|\d+(?:\.\d+)?s\b"
 )
 
