@@ -80,7 +80,7 @@ $(TEST_VENV)/jax: | wheel
 test-slow: PYTEST_FLAGS = --durations 25 -m "slow and $(ELSEWHERE)"
 test-slow: $(CHECK) $(TEST_VENV)/jax ## the tests `make test` leaves out
 	cd $(CHECK) && PATH="$(CURDIR)/$(TEST_VENV)/bin:$$PATH" && \
-		sh tests/pytest.sh -n 3 --dist worksteal $(PYTEST_FLAGS) $(addprefix --ignore=,$(TIMED)) && \
+		sh tests/pytest.sh -n 3 --dist loadgroup $(PYTEST_FLAGS) $(addprefix --ignore=,$(TIMED)) && \
 		sh tests/pytest.sh $(PYTEST_FLAGS) $(TIMED)
 
 test-sweep: $(CHECK) ## further settings of what the slow tests cover: half an hour
