@@ -24,8 +24,8 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("perfscope")
 
 _HERE = Path(__file__).parent
-# Tests that share what one start of ranks or a long recording gave: under `--dist loadgroup` (`make test-slow`) one
-# worker runs them all, where three workers would each make it again.
+# Tests that share what one start of ranks or a long recording gave: under `--dist loadgroup` one worker runs
+# them all (`make test-slow`), where three workers would each make it again.
 _SHARING = {
     "pipelines": ("runners/test_pp.py", "runners/test_hy.py"),
     "servers": ("runners/test_async.py", "runners/test_easgd.py"),

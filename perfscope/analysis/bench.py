@@ -37,6 +37,7 @@ from perfscope.analysis.uneven import uneven_mean
 from perfscope.messages import bench as why
 from perfscope.rundir.scheme_records import BenchRecord, SchemeRecord
 from perfscope.vocabulary.axes import LAYOUT, OLD_MEANINGS, OLD_NAMES
+from perfscope.vocabulary.caches import CacheLevel
 from perfscope.vocabulary.causes import Cause
 from perfscope.vocabulary.figures import Figure
 
@@ -63,6 +64,16 @@ class Traced(Struct, frozen=True, kw_only=True):
     exposed_comm_ns: float | None = None
     exposed_comm_ratio: float | None = None
     reason: str = why.NO_WINDOW
+
+
+class CacheLevelUse(Struct, frozen=True, kw_only=True):
+    """Samples that all ranks took from a level of the caches of decoded samples."""
+
+    level: CacheLevel
+    samples: int
+    share: float  # of all samples taken; of a cache, its hit rate among all requests
+    bytes: int  # decoded; from storage, of the files
+    capacity_bytes: int | None  # of one rank's process or of its host; None: storage
 
 
 class BenchResult(Struct, frozen=True, kw_only=True):
@@ -92,6 +103,7 @@ class BenchResult(Struct, frozen=True, kw_only=True):
     num_ranks_recorded: int  # ranks whose record exists
     details: Mapping[str, Any]  # the scheme's own, of the first rank that has any
     missing: Mapping[str, str]  # field (`recorded` for the links') -> why it is None
+    caches: tuple[CacheLevelUse, ...] = ()  # empty: samples are not decoded one by one
     learning: LearningResult | None = None  # None: nothing was measured between its steps
 
 
@@ -190,10 +202,33 @@ def _figures(scheme: SchemeRecord, records: Mapping[int, BenchRecord], traced: T
         num_ranks_recorded=len(records),
         details=next((record.details for record in records.values() if record.details), {}),
         missing=missing,
+        caches=_caches(records),
         learning=learning_result(
             scheme, records, None if recorded.links is None else links, values["samples_per_s"]
         ),
     )
+
+
+def _caches(records: Mapping[int, BenchRecord]) -> tuple[CacheLevelUse, ...]:
+    uses = [use for record in records.values() for use in record.cache]
+    total = sum(use.samples for use in uses)
+    levels = []
+    for level in CacheLevel:
+        of_level = [use for use in uses if use.level == level]
+        if of_level and total:
+            samples = sum(use.samples for use in of_level)
+            levels.append(
+                CacheLevelUse(
+                    level=level,
+                    samples=samples,
+                    share=samples / total,
+                    bytes=sum(use.bytes for use in of_level),
+                    capacity_bytes=max((use.capacity_bytes or 0 for use in of_level), default=0)
+                    if level is not CacheLevel.STORAGE
+                    else None,
+                )
+            )
+    return tuple(levels)
 
 
 def _mesh(scheme: SchemeRecord) -> str:

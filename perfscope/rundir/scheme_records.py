@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import msgspec
 
 from perfscope.rundir.typed import Count, Figure, Nanoseconds, Record, Size, WholeLists
+from perfscope.vocabulary.caches import CacheLevel
 
 _Bytes = Annotated[float, msgspec.Meta(ge=0, le=1e30)]
 _Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
@@ -268,6 +269,20 @@ class BestKnown(Record, frozen=True):
     auc: _Share | None = None
 
 
+class CacheUse(Record, frozen=True):
+    """Samples that one rank took from a level of the caches of decoded samples.
+
+    Attributes:
+        bytes: of decoded samples; from storage, of the files.
+        capacity_bytes: None: storage.
+    """
+
+    level: CacheLevel
+    samples: Count
+    bytes: Count
+    capacity_bytes: Count | None = None
+
+
 class BenchRecord(WholeLists, frozen=True):
     """bench.json of one rank.
 
@@ -280,6 +295,7 @@ class BenchRecord(WholeLists, frozen=True):
         pauses: between steps, in order; their time is in `step_ends_ns`.
         evaluations, noise: what was measured meanwhile, on rank 0.
         target_step: behind which the target was reached, which ended the run.
+        cache: by level; empty for data that is not decoded sample by sample.
     """
 
     losses: tuple[_Loss | None, ...] = ()
@@ -293,6 +309,7 @@ class BenchRecord(WholeLists, frozen=True):
     evaluations: tuple[Evaluation, ...] = ()
     noise: tuple[NoiseNorms, ...] = ()
     target_step: Count | None = None
+    cache: tuple[CacheUse, ...] = ()
     best: BestKnown | None = None
 
     @property

@@ -120,6 +120,8 @@ class BenchConfig:
             TOKEN_NOISE.
         workers: threads of each rank that make batches ahead; 0 = none, the training's own thread makes them;
             None = one for stored data, none for synthetic.
+        process_cache_mb, node_cache_mb: MiB of decoded samples that a rank keeps, and that the ranks of a
+            host share; None = see data.sample_cache.
         held_out: synthetic samples that are kept from training; of stored data a tenth is.
         evaluate_every: steps from one evaluation on all of them to the next; None = as a target needs it.
         target: what ends the run where an evaluation reaches it; see learning.targets.
@@ -168,6 +170,8 @@ class BenchConfig:
     data: str = "synthetic"
     label_noise: Part | None = None
     workers: Annotated[int, Meta(ge=0, le=256)] | None = None
+    process_cache_mb: Annotated[float, Meta(ge=0, le=10**7)] | None = None
+    node_cache_mb: Annotated[float, Meta(ge=0, le=10**7)] | None = None
     held_out: Samples = 2048
     evaluate_every: Count | None = None
     target: str | None = None

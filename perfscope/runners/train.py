@@ -46,6 +46,7 @@ class TrainingOutcome:
         state: the trained model, on rank 0.
         held_out_loss: of the trained model on samples that were not trained on, on rank 0.
         learning: what was measured between steps; see learning.pauses.
+        cache: where samples came from during the steps.
     """
 
     losses: list[float | None]
@@ -56,6 +57,7 @@ class TrainingOutcome:
     state: dict[str, torch.Tensor] | None
     held_out_loss: float | None
     learning: Mapping[str, Any] = field(default_factory=dict)
+    cache: list[dict[str, Any]] = field(default_factory=list)
     peak_rss_bytes: int = field(
         default_factory=lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     )
@@ -78,6 +80,7 @@ class TrainingOutcome:
             "details": dict(self.details),
             "held_out_loss": self.held_out_loss,
             **self.learning,
+            "cache": self.cache,
             "peak_rss_bytes": self.peak_rss_bytes,
         }
 
@@ -111,7 +114,7 @@ def train(job: Job, world: World) -> TrainingOutcome:
     """
     config = job.config
     scheme = find_scheme(config.scheme)(job, world)
-    feed = open_feed(config, world.device)
+    feed = open_feed(config, world.device, world)
     workers = input_workers(config)
     template = build_model(config).to(world.device)
     model = copy.deepcopy(template)
@@ -127,6 +130,7 @@ def train(job: Job, world: World) -> TrainingOutcome:
     notes = _Notes(pauses)
     with LoadedFeed(feed, config.steps, workers, world.device) as loaded:
         scheme.run(loaded, config.steps, notes)
+    cache = feed.cache_record()
     served = Counter(world.ledger.served)
     world.peers.barrier()
     interfaces = pauses.without_pauses(grown(before, read_interfaces()))
@@ -144,6 +148,7 @@ def train(job: Job, world: World) -> TrainingOutcome:
         state=state,
         held_out_loss=loss,
         learning=pauses.as_json(),
+        cache=cache,
     )
 
 

@@ -58,7 +58,7 @@ class Outcome:
 
 
 def _cases() -> list[object]:
-    """Every case. Of those that import a framework, an eleventh is quick, an eleventh slow, the others sweep."""
+    """Every case. Of those that import a framework, a tenth is quick, as many are slow."""
     cases: list[object] = []
     for number, (fault, moment, thread) in enumerate(itertools.product(FAULTS, MOMENTS, (False, True))):
         for offset, framework in enumerate(PROGRAMS):

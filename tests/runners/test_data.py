@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import pickle
+import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,12 +19,15 @@ import torch
 from PIL import Image
 
 from perfscope.runners.config import BenchConfig, BenchError
+from perfscope.runners.data import sample_cache
 from perfscope.runners.data.folder import ImageFolder
 from perfscope.runners.data.registry import check_data, held_out, open_feed
+from perfscope.runners.data.sample_cache import SHARED_FOLDER, NodeMemory, SampleCache
 from perfscope.runners.data.scale import scaled_bytes
 from perfscope.runners.models.registry import find_model
 from perfscope.runners.schemes.base import Batch, Feed
 from perfscope.runners.world import Alone, World
+from tests.integration.run_support import PERFSCOPE
 from tests.runners.training import train_here
 
 CLASSES, PER_CLASS, SIDE = 3, 20, 12
@@ -217,15 +222,58 @@ def test_images_are_scaled_to_cover_the_input_and_cut_at_the_middle(tmp_path: Pa
     assert grey.shape == (2, 1, 6, 18)
 
 
-def test_images_beyond_the_cache_are_decoded_again(folder: Path) -> None:
-    one = 3 * SIDE * SIDE
-    small = ImageFolder(folder, (3, SIDE, SIDE), cache_bytes=2 * one)
-    large = ImageFolder(folder, (3, SIDE, SIDE))
-    wanted = [0, 5, 30, 5, 0, 59]
-    for _ in range(2):
-        assert torch.equal(small.samples(wanted), large.samples(wanted))
-    assert len(small._decoded) == 2
-    assert len(large._decoded) == 4
+def test_samples_come_from_the_nearest_level_that_has_them(folder: Path) -> None:
+    """Room for two samples in the process, and for the first ten in the memory of the host."""
+    size = 3 * SIDE * SIDE
+    plain, cached = ImageFolder(folder, (3, SIDE, SIDE)), ImageFolder(folder, (3, SIDE, SIDE))
+    node = NodeMemory.shared(10 * (size + 1), World(Alone(), 0, torch.device("cpu")))
+    cached.cache = SampleCache(len(cached.labels), cached.shape, 2 * size, node)
+    wanted = [30, 5, 5, 9, 30, 9, 59, 59]
+    assert torch.equal(cached.samples(wanted), plain.samples(wanted))
+    neighbor = ImageFolder(folder, (3, SIDE, SIDE))
+    neighbor.cache = SampleCache(len(neighbor.labels), neighbor.shape, 0, node)
+    assert torch.equal(neighbor.samples([9, 8]), plain.samples([9, 8]))
+    for cache, taken in ((cached.cache, (2, 1, 5)), (neighbor.cache, (0, 1, 1))):
+        assert tuple(entry["samples"] for entry in cache.record()) == taken
+        assert [entry["bytes"] for entry in cache.record()[:2]] == [size * taken[0], size * taken[1]]
+        assert cache.record()[1]["capacity_bytes"] == 10 * size
+    stored = sum(plain.read(index)[1] for index in (30, 5, 9, 59, 59))
+    assert cached.cache.record()[2]["bytes"] == stored
+    assert not list(SHARED_FOLDER.glob("perfscope-samples-*"))
+
+
+def test_ranks_of_a_host_share_what_one_of_them_decoded(folder: Path, tmp_path: Path) -> None:
+    """Two ranks, two epochs: each image is decoded about once in all, as all ranks together count."""
+    settings = (
+        "--data",
+        str(folder),
+        "--input",
+        f"3x{SIDE}x{SIDE}",
+        "--classes",
+        str(CLASSES),
+        "--batch",
+        "18",
+    )
+    caches = ("--process-cache-mb", "0", "--node-cache-mb", "1", "--steps", "12")
+    command = ("bench", "run", "dp.packed", "--ranks", "2", "--model", "smallcnn", "-o", "run", "--no-trace")
+    for arguments in ((*command, *settings, *caches), ("report", "run", "--json")):
+        done = subprocess.run(
+            (*PERFSCOPE, *arguments), cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
+        )
+        assert done.returncode == 0, done.stderr
+    levels = {entry["level"]: entry for entry in json.loads(done.stdout)["bench"]["caches"]}
+    total = sum(entry["samples"] for entry in levels.values())
+    assert 12 * 18 <= total <= 12 * 18 + 2 * 9  # a batch of each rank may have been made ahead
+    assert levels["storage"]["samples"] <= 54 + 9  # both may decode what they want at the same time
+    assert levels["node"]["share"] > 0.6
+    assert levels["process"]["samples"] == 0
+
+
+def test_a_cache_without_room_in_shared_memory_is_none(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(sample_cache, "SHARED_FOLDER", tmp_path / "missing")
+    assert NodeMemory.shared(1 << 20, World(Alone(), 0, torch.device("cpu"))).size == 0
 
 
 @pytest.mark.parametrize("layout", ["NHWC", "NCHW", "NHW"])

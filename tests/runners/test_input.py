@@ -20,6 +20,7 @@ from perfscope.runners.config import BenchConfig, BenchError
 from perfscope.runners.data.folder import ImageFolder
 from perfscope.runners.data.loader import LoadedFeed
 from perfscope.runners.data.registry import input_workers, open_feed
+from perfscope.runners.data.sample_cache import NodeMemory, SampleCache
 from perfscope.runners.schemes.base import Batch
 from tests.integration.run_support import PERFSCOPE, user_environment
 
@@ -81,14 +82,18 @@ def test_batches_and_their_order_do_not_depend_on_the_threads(
 
 def test_threads_that_share_a_folder_keep_to_its_cache(small_images: Path) -> None:
     one = 3 * 16 * 16
-    folder = ImageFolder(small_images, (3, 16, 16), cache_bytes=10 * one)
+    folder = ImageFolder(small_images, (3, 16, 16))
+    cache = folder.cache = SampleCache(len(folder.labels), folder.shape, 10 * one, NodeMemory(None))
     waits = [threading.Thread(target=folder.samples, args=(range(20),)) for _ in range(4)]
     for thread in waits:
         thread.start()
     for thread in waits:
         thread.join()
-    assert len(folder._decoded) == 10
-    assert folder._room == 0
+    decoded = cache.record()[2]["samples"]
+    folder.samples(range(20))
+    kept, _, stored = (entry["samples"] for entry in cache.record())
+    assert stored == decoded + 10
+    assert kept + stored == 5 * 20
 
 
 def test_stored_data_has_a_thread_of_its_own_unless_asked_otherwise(small_images: Path) -> None:

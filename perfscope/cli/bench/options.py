@@ -116,6 +116,18 @@ _TRAINING = (
         metavar="N",
     ),
     _option(
+        "process-cache-mb",
+        "MiB of decoded samples that each rank keeps, for --data of images.  [default: 64]",
+        type=float,
+        metavar="MIB",
+    ),
+    _option(
+        "node-cache-mb",
+        "MiB of them that the ranks of a host share.  [default: 1024, at most half of /dev/shm]",
+        type=float,
+        metavar="MIB",
+    ),
+    _option(
         "evaluate-every",
         "Evaluate on the whole held-out set every N steps, outside their time.",
         type=int,

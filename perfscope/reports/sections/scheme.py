@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from perfscope import units
-from perfscope.analysis.bench import BenchResult, CallCount, LinkBytes
+from perfscope.analysis.bench import BenchResult, CacheLevelUse, CallCount, LinkBytes
 from perfscope.analysis.results import RunAnalysis
 from perfscope.messages.links import WHERE
 from perfscope.reports.display import visible
 from perfscope.reports.model import Block, Column, FactList, Note, Section, Table, Unit, Value
 from perfscope.rundir.records import RunRecord
 from perfscope.rundir.scheme_records import SchemeRecord
+from perfscope.vocabulary.caches import CacheLevel
 
 MOST_CALLS = 40
 
@@ -37,6 +38,8 @@ def scheme_section(analysis: RunAnalysis) -> Section | None:
         blocks.append(_calls_table(bench))
     else:
         blocks.append(Note(text="This scheme sends nothing."))
+    if bench.caches:
+        blocks.append(_caches_table(bench.caches))
     return Section(id="scheme", title="Scheme", lead=_lead(bench), blocks=tuple(blocks))
 
 
@@ -142,6 +145,44 @@ def _link_row(link: LinkBytes) -> tuple[Value, ...]:
         round(link.predicted_wire),
         None if link.wire is None else round(link.wire),
         visible(link.reason) or None,
+    )
+
+
+_LEVELS = {
+    CacheLevel.PROCESS: "memory of the rank",
+    CacheLevel.NODE: "shared memory of the host",
+    CacheLevel.STORAGE: "storage",
+}
+
+
+def _caches_table(caches: Sequence[CacheLevelUse]) -> Table:
+    return Table(
+        id="scheme-caches",
+        title="Where samples came from, all ranks together",
+        columns=(
+            Column(key="level", title="Level", primary=True),
+            Column(key="samples", title="Samples", unit=Unit.COUNT, primary=True),
+            Column(key="share", title="Share of all", unit=Unit.RATIO, primary=True),
+            Column(
+                key="bytes",
+                title="Bytes",
+                unit=Unit.BYTES,
+                hint="of decoded samples; from storage, of files as they are stored",
+                primary=True,
+            ),
+            Column(
+                key="capacity",
+                title="Capacity",
+                unit=Unit.BYTES,
+                hint="of one rank or of one host",
+                primary=True,
+            ),
+        ),
+        rows=tuple(
+            (_LEVELS[use.level], use.samples, use.share, use.bytes, use.capacity_bytes) for use in caches
+        ),
+        caption="A level is asked for what the levels above it do not have. What comes from storage is "
+        "decoded and kept in both levels of memory as long as they have room.",
     )
 
 

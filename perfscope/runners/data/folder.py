@@ -2,43 +2,33 @@
 
 from __future__ import annotations
 
-import threading
+import os
 from abc import abstractmethod
-from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
-import torch
 
 from perfscope.runners.config import BenchError
-from perfscope.runners.data.scale import scaled_bytes
-from perfscope.runners.data.stored import SampleStore
+from perfscope.runners.data.stored import DecodedStore
 
 SUFFIXES = (".png", ".jpg", ".jpeg")
 _MODES = {1: "L", 3: "RGB"}
-_CACHE_BYTES = 512 << 20  # decoded, per rank
 
 
-class EncodedImages(SampleStore):
+class EncodedImages(DecodedStore):
     """Images that Pillow decodes.
 
-    An image is scaled until it just covers H x W and cut out at the middle. Decoded bytes are kept up to
-    `cache_bytes`; images beyond that are decoded every time.
+    An image is scaled until it just covers H x W and cut out at the middle.
     """
 
-    def __init__(
-        self, path: Path, input_shape: tuple[int, int, int], cache_bytes: int = _CACHE_BYTES
-    ) -> None:
+    def __init__(self, path: Path, input_shape: tuple[int, int, int]) -> None:
         """Raises BenchError: not 1 or 3 channels wanted, or no Pillow to read images with."""
         if find_spec("PIL") is None:
             raise BenchError('images need Pillow: pip install "perfscope-hpc[torch]"')
         self.name = str(path)
-        self._shape = input_shape
-        self._room = cache_bytes
-        self._room_lock = threading.Lock()
-        self._decoded: dict[int, np.ndarray] = {}
+        self.shape = input_shape
         if input_shape[0] not in _MODES:
             raise BenchError(f"images have 1 or 3 channels, not {input_shape[0]}; set the input to 3xHxW")
 
@@ -46,29 +36,18 @@ class EncodedImages(SampleStore):
     def open_image(self, index: int) -> tuple[str, BinaryIO]:
         """(what it is called, its encoded bytes). Raises OSError."""
 
-    def samples(self, indices: Sequence[int]) -> torch.Tensor:
-        """See SampleStore."""
-        return scaled_bytes(np.stack([self._image(index) for index in indices]))
-
-    def _image(self, index: int) -> np.ndarray:
-        """(C, H, W), uint8."""
-        decoded = self._decoded.get(index)
-        if decoded is None:
-            decoded = self._decode(index)
-            with self._room_lock:
-                if index not in self._decoded and decoded.nbytes <= self._room:
-                    self._room -= decoded.nbytes
-                    self._decoded[index] = decoded
-        return decoded
-
-    def _decode(self, index: int) -> np.ndarray:
+    def read(self, index: int) -> tuple[np.ndarray, int]:
+        """See DecodedStore."""
         from PIL import Image, ImageOps
 
-        channels, height, width = self._shape
+        channels, height, width = self.shape
         name = f"image {index} of {self.name}"
         try:
             name, stream = self.open_image(index)
-            with stream, Image.open(stream) as image:
+            with stream:
+                stored = stream.seek(0, os.SEEK_END)
+                stream.seek(0)
+                image = Image.open(stream)
                 fitted = ImageOps.fit(
                     image.convert(_MODES[channels]), (width, height), Image.Resampling.BILINEAR
                 )
@@ -76,17 +55,15 @@ class EncodedImages(SampleStore):
             reason = error if str(error).find("BytesIO") < 0 else "cannot identify image file"
             raise BenchError(f"{name} is no image that can be read: {reason}") from error
         pixels = np.asarray(fitted, dtype=np.uint8)
-        return np.ascontiguousarray(pixels[None] if channels == 1 else pixels.transpose(2, 0, 1))
+        return np.ascontiguousarray(pixels[None] if channels == 1 else pixels.transpose(2, 0, 1)), stored
 
 
 class ImageFolder(EncodedImages):
     """Images below `path/<class>/`, classes in the order of their names."""
 
-    def __init__(
-        self, path: Path, input_shape: tuple[int, int, int], cache_bytes: int = _CACHE_BYTES
-    ) -> None:
+    def __init__(self, path: Path, input_shape: tuple[int, int, int]) -> None:
         """Raises BenchError: no images, or as EncodedImages."""
-        super().__init__(path, input_shape, cache_bytes)
+        super().__init__(path, input_shape)
         self._files: list[Path] = []
         labels: list[int] = []
         classes = [images for child in _listing(path) if child.is_dir() and (images := _images(child))]

@@ -9,7 +9,8 @@ import torch
 
 from perfscope.runners.config import BenchConfig, BenchError
 from perfscope.runners.data.feeds import synthetic_feed, synthetic_held_out
-from perfscope.runners.data.stored import SampleStore, StoredFeed
+from perfscope.runners.data.sample_cache import Host, cache_of
+from perfscope.runners.data.stored import DecodedStore, SampleStore, StoredFeed
 from perfscope.runners.data.synthetic import TOKEN_NOISE
 from perfscope.runners.inputs import InputKind
 from perfscope.runners.models.registry import find_model
@@ -24,17 +25,18 @@ _KINDS = {  # what holds samples of a kind, for messages
 }
 
 
-def open_feed(config: BenchConfig, device: torch.device | str = "cpu") -> Feed:
+def open_feed(config: BenchConfig, device: torch.device | str = "cpu", world: Host | None = None) -> Feed:
     """The training samples of a run, for any rank; `batch` may be called from several threads at once.
 
-    Stored samples are read into host memory, synthetic ones are made on `device`.
+    Stored samples are read into host memory, synthetic ones are made on `device`. With a `world`, all of
+    whose ranks call it, the ranks of a host share decoded samples.
 
     Raises:
         BenchError: the data is not there or does not fit the run; one line.
     """
     if config.data == SYNTHETIC:
         return synthetic_feed(config, torch.device(device), find_model(config.model).input)
-    return StoredFeed(config, _open(config))
+    return StoredFeed(config, _open(config, world))
 
 
 def input_workers(config: BenchConfig) -> int:
@@ -89,7 +91,14 @@ def check_data(config: BenchConfig) -> None:
         StoredFeed(config, _open(config))
 
 
-def _open(config: BenchConfig) -> SampleStore:
+def _open(config: BenchConfig, world: Host | None = None) -> SampleStore:
+    store = _found(config)
+    if isinstance(store, DecodedStore):
+        store.cache = cache_of(config, len(store.labels), store.shape, world)
+    return store
+
+
+def _found(config: BenchConfig) -> SampleStore:
     info = find_model(config.model)
     if info.input not in _KINDS:
         raise BenchError(

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from functools import partial
+from typing import Any
 
+import numpy as np
 import torch
 
 from perfscope.runners.config import BenchConfig, BenchError
+from perfscope.runners.data.sample_cache import SampleCache
+from perfscope.runners.data.scale import scaled_bytes
 from perfscope.runners.schemes.base import Batch, Feed
 
 MOST_HELD_OUT = 10_000
@@ -51,6 +56,35 @@ class SampleStore(ABC):
         return max(self.labels) + 1
 
 
+class DecodedStore(SampleStore):
+    """Samples that have to be decoded one by one, which a cache saves.
+
+    Attributes:
+        shape: (C, H, W) of a decoded sample, uint8.
+        cache: of decoded samples; None: each is decoded whenever it is needed.
+    """
+
+    shape: tuple[int, int, int]
+    cache: SampleCache | None = None
+
+    def samples(self, indices: Sequence[int]) -> torch.Tensor:
+        """See SampleStore."""
+        return scaled_bytes(np.stack([self._decoded(index) for index in indices]))
+
+    def _decoded(self, index: int) -> np.ndarray:
+        if self.cache is None:
+            return self.read(index)[0]
+        return self.cache.sample(index, partial(self.read, index))
+
+    @abstractmethod
+    def read(self, index: int) -> tuple[np.ndarray, int]:
+        """A sample of `shape`, and how many bytes it takes in storage.
+
+        Raises:
+            BenchError: it cannot be read.
+        """
+
+
 class StoredFeed(Feed):
     """An epoch takes each training sample at most once; what is left after the last whole batch is dropped.
 
@@ -80,6 +114,11 @@ class StoredFeed(Feed):
         epoch, index = divmod(step, len(self._training) // batch_size)
         first = index * batch_size + part * size
         return self._make(self._order_of(epoch)[first : first + size])
+
+    def cache_record(self) -> list[dict[str, Any]]:
+        """See Feed."""
+        cache = self._source.cache if isinstance(self._source, DecodedStore) else None
+        return [] if cache is None else cache.record()
 
     def _order_of(self, epoch: int) -> torch.Tensor:
         """Indices of all training samples. Several threads may ask, for different epochs where one ends."""

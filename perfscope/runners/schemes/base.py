@@ -119,6 +119,10 @@ class Feed(ABC):
     def batch(self, step: int, part: int, num_parts: int) -> Batch:
         """Samples part*b .. (part+1)*b-1 of the step's global batch, b = B / num_parts."""
 
+    def cache_record(self) -> list[dict[str, Any]]:
+        """Where its samples came from so far, for bench.json; empty: from no cache."""
+        return []
+
 
 class Scheme(ABC):
     """One parallel scheme on one rank.
