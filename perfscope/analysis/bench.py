@@ -182,8 +182,7 @@ def _figures(scheme: SchemeRecord, records: Mapping[int, BenchRecord], traced: T
         ),
     }
     missing = {name: reasons[name] for name, value in values.items() if value is None}
-    if recorded.links is None:
-        missing["recorded"] = recorded.reason
+    missing |= {"recorded": recorded.reason} if recorded.links is None else {}
     links = link_bytes(scheme, records, num_steps, recorded)
     return BenchResult(
         scheme=scheme.full_name,

@@ -182,7 +182,7 @@ def _caches_table(caches: Sequence[CacheLevelUse]) -> Table:
             (_LEVELS[use.level], use.samples, use.share, use.bytes, use.capacity_bytes) for use in caches
         ),
         caption="A level is asked for what the levels above it do not have. What comes from storage is "
-        "decoded and kept in both levels of memory as long as they have room.",
+        "decoded and kept in both levels of memory as long as they have space.",
     )
 
 
