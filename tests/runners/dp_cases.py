@@ -40,8 +40,32 @@ def alone(config: BenchConfig) -> Any:
     return train_here(World(Alone(), 0, torch.device("cpu")), config)
 
 
-def simulated_local_sgd(config: BenchConfig, period: int) -> State:
-    """The rule of dp.local_sgd with all replicas in this process, from the formulas of SGD with momentum."""
+def _average(models: list[torch.nn.Module], step: int, config: BenchConfig) -> None:
+    """dp.local_sgd: all replicas become their mean at the end of a period."""
+    if (step + 1) % (config.period or 4) == 0 or step + 1 == config.steps:
+        for same in zip(*(model.parameters() for model in models), strict=True):
+            mean = torch.stack([one.detach() for one in same]).mean(dim=0)
+            for one in same:
+                one.copy_(mean)
+
+
+def _gossip(models: list[torch.nn.Module], step: int, config: BenchConfig) -> None:
+    """dp.gossip: each becomes the mean of itself and the two beside it; the result is the mean of all."""
+    num = len(models)
+    for same in zip(*(model.parameters() for model in models), strict=True):
+        before = [one.detach().clone() for one in same]
+        for index, one in enumerate(same):
+            meeting = {(index - 1) % num, index, (index + 1) % num}
+            one.copy_(sum(before[other] for other in meeting) / len(meeting))
+        if step + 1 == config.steps:
+            same[0].copy_(sum(one.clone() for one in same) / num)
+
+
+RULES = {"dp.local_sgd": _average, "dp.gossip": _gossip}
+
+
+def simulated(config: BenchConfig) -> State:
+    """A scheme's rule with all replicas in this process, from the formulas of SGD with momentum."""
     feed, parts = open_feed(config), config.num_ranks
     start = build_model(config)
     models = [copy.deepcopy(start) for _ in range(parts)]
@@ -54,12 +78,8 @@ def simulated_local_sgd(config: BenchConfig, period: int) -> State:
                 for param, speed in zip(model.parameters(), speeds[part], strict=True):
                     speed.mul_(config.momentum).add_(param.grad)
                     param.sub_(config.learning_rate * speed)
-        if (step + 1) % period == 0 or step + 1 == config.steps:
-            with torch.no_grad():
-                for same in zip(*(model.parameters() for model in models), strict=True):
-                    mean = torch.stack([one.detach() for one in same]).mean(dim=0)
-                    for one in same:
-                        one.copy_(mean)
+        with torch.no_grad():
+            RULES[config.scheme](models, step, config)
     state: State = models[0].state_dict()
     return state
 
@@ -96,10 +116,8 @@ def train_all(
             entry["difference"] = largest_difference(serial.state, outcome.state)
             entry["learned"] = largest_difference(build_model(config).state_dict(), outcome.state)
             entry["held_out"] = (outcome.held_out_loss, serial.held_out_loss)
-            if config.scheme == "dp.local_sgd":
-                entry["simulated"] = largest_difference(
-                    simulated_local_sgd(config, config.period or 4), outcome.state
-                )
+            if config.scheme in RULES:
+                entry["simulated"] = largest_difference(simulated(config), outcome.state)
         found[f"{config.full_name} {config.model}"] = entry
     return found
 

@@ -25,6 +25,7 @@ from hypothesis import strategies as st  # noqa: E402
 from perfscope.runners import comm  # noqa: E402
 from perfscope.runners.comm import Call, Group, Ledger  # noqa: E402
 from perfscope.runners.compression.int8 import BLOCK, Int8Exchange  # noqa: E402
+from perfscope.runners.compression.onebit import OneBitExchange  # noqa: E402
 from perfscope.runners.compression.powersgd import PowerSgdExchange, squarest  # noqa: E402
 from perfscope.runners.compression.registry import (  # noqa: E402
     COMPRESSIONS,
@@ -49,7 +50,7 @@ UNIT_ROUNDOFF = {torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}
 # Half the distance of the smallest numbers: what one rounding loses of a value too small to be normal.
 SMALLEST_HALF = {torch.float16: 2.0**-25, torch.bfloat16: 2.0**-134}
 
-CODECS = ["fp16", "bf16", "int8", "topk(0.05)", "mstopk(0.05)", "powersgd(2)"]
+CODECS = ["fp16", "bf16", "int8", "onebit", "topk(0.05)", "mstopk(0.05)", "powersgd(2)"]
 WITH_FEEDBACK = [one for one in CODECS if one not in ("fp16", "bf16")]
 
 
@@ -200,6 +201,23 @@ def test_int8_errs_by_half_a_scale_per_element(steps: list[list[Any]]) -> None:
             assert bool((residual.abs() <= half * (1 + slack)).all())
             top = torch.stack([one.abs().max() for one in flat.split(BLOCK)])
             assert torch.allclose(scales, (top / 127).clamp_min(torch.finfo(dtype).tiny), rtol=1e-6, atol=0)
+
+
+@settings(max_examples=40, deadline=None)
+@given(steps=gradients())
+def test_onebit_keeps_what_adds_up_to_nothing_on_either_side_of_zero(steps: list[list[Any]]) -> None:
+    for flat in (one.to(torch.float64) for step in steps for one in step):
+        residual = torch.zeros_like(flat)
+        parts = OneBitExchange().encode(flat, residual, ())
+        assert sum(part.numel() * part.element_size() for part in parts) == (
+            OneBitExchange().message_bytes(flat.numel(), 8)
+        )
+        decoded = torch.zeros_like(flat)
+        OneBitExchange().add_decoded(decoded, parts)
+        assert torch.allclose(decoded + residual, flat, rtol=1e-12, atol=1e-12 * float(flat.abs().max()))
+        for kept, values in zip(residual.split(BLOCK), flat.split(BLOCK), strict=True):
+            bound = 1e-10 * float(values.abs().sum())
+            assert all(abs(float(kept[side].sum())) <= bound for side in (values >= 0, values < 0))
 
 
 @settings(max_examples=60, deadline=None)
@@ -369,6 +387,7 @@ def test_two_buffers_by_one_key_are_refused(pool: ThreadPoolExecutor) -> None:
         ("fp16", [("all_reduce", 20_000)]),
         ("bf16", [("all_reduce", 20_000)]),
         ("int8", [("all_gather", 4 * (10_000 + 4 * 10))]),
+        ("onebit", [("all_gather", 4 * (1250 + 2 * 4 * 10))]),
         ("topk", [("all_gather", 4 * 100 * 8)]),
         ("mstopk(0.5%)", [("all_gather", 4 * 50 * 8)]),
         ("powersgd", [("all_reduce", 800), ("all_reduce", 800)]),
@@ -418,7 +437,7 @@ def test_numbers_survive_the_way_to_the_ranks_as_json() -> None:
 
 def test_every_codec_explains_itself() -> None:
     names = [one.name for one in COMPRESSIONS]
-    assert names == ["fp16", "bf16", "int8", "topk", "mstopk", "powersgd"]
+    assert names == ["fp16", "bf16", "int8", "onebit", "topk", "mstopk", "powersgd"]
     for one in COMPRESSIONS:
         assert all((one.summary, one.volume, one.criterion, one.source)), one.name
         assert (one.default is None) == (one.number == "") == (one.range == "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,17 +12,23 @@ from torch import nn
 from perfscope.runners import comm
 from perfscope.runners.composed.shards import padded_elements
 from perfscope.runners.config import BenchConfig, BenchError, parse_scheme
+from perfscope.runners.data.registry import open_feed
 from perfscope.runners.exchange import Exchange, PendingExchange
 from perfscope.runners.mesh import Mesh
+from perfscope.runners.models.registry import build_model
 from perfscope.runners.planning import plan
 from perfscope.runners.schemes import dp_senders
 from perfscope.runners.schemes.dp_ddp import ddp_buckets
 from perfscope.runners.schemes.dp_gradients import gradients_of
+from perfscope.runners.schemes.dp_local import DiLoCo
 from perfscope.runners.schemes.dp_senders import NewestFirst
 from perfscope.runners.schemes.dp_update import owned
+from perfscope.runners.schemes.local import loss_of
 from perfscope.runners.schemes.registry import find_scheme
 from perfscope.runners.train import _draws_of
 from perfscope.runners.world import Alone, World
+from perfscope.vocabulary.axes import Axis
+from tests.runners.dp_cases import largest_difference
 from tests.runners.ranks import run_ranks
 from tests.runners.training import train_here
 
@@ -35,6 +42,8 @@ EXACT = (
     "dp.hsdp",
     "dp.perlayer+prio",
     "dp.fwd_overlap+prio",
+    "dp.hierarchical",
+    "dp.hierarchical+topk(1)",
     # Everything is sent, so nothing may be lost: the hooks and keys of compression, without its error.
     "dp.ddp+topk(1)",
     "dp.packed+topk(1)",
@@ -46,6 +55,7 @@ SQUEEZED = (
     "dp.ddp+int8",
     "dp.ddp+powersgd(2)",
     "dp.packed+fp16",
+    "dp.packed+onebit",
     "dp.fwd_overlap+mstopk(0.1)+prio",
 )
 CHUNK_BYTES = 4096
@@ -75,6 +85,7 @@ def _runs(num_ranks: int) -> list[BenchConfig]:
     exact = EXACT[:7] if num_ranks == 2 else ()
     runs += [bench(name, num_ranks, model="mlp") for name in (*exact, *SQUEEZED, "dp.local_sgd")]
     runs.append(bench("dp.local_sgd", num_ranks, period=1, momentum=0.0))
+    runs += [bench(name, num_ranks) for name in ("dp.gossip", "dp.diloco")]
     return runs
 
 
@@ -163,6 +174,50 @@ def test_local_sgd_equals_its_rule_simulated_in_one_process(ranks: tuple[int, li
     together = trained["dp.local_sgd smallcnn"]  # period 1, no momentum
     assert together["simulated"] < 1e-12
     assert together["difference"] < 1e-12
+
+
+def test_gossip_equals_its_rule_simulated_in_one_process(ranks: tuple[int, list[Any]]) -> None:
+    """Of two ranks each is the other's only neighbor, so that both always have the mean, as in serial."""
+    num_ranks, found = ranks
+    gossip = found[0]["trained"]["dp.gossip smallcnn"]
+    assert gossip["simulated"] < 1e-12
+    assert (gossip["difference"] < 1e-12) == (num_ranks == 2)
+
+
+def test_diloco_makes_the_outer_step_of_torchs_nesterov(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On one rank, by a plain loop: two steps of SGD, then one of the outer optimizer, three times."""
+    config = bench("dp.diloco", 1, period=2, momentum=0.0)
+    model, feed = build_model(config), open_feed(config)
+    common = [param.detach().clone() for param in model.parameters()]
+    outer = torch.optim.SGD(common, lr=0.7, momentum=0.9, nesterov=True)
+    inner = torch.optim.SGD(model.parameters(), lr=0.05)
+    for step in range(STEPS):
+        inner.zero_grad()
+        loss_of(model, feed.batch(step, 0, 1)).backward()
+        inner.step()
+        if step % 2:
+            for ours, param in zip(common, model.parameters(), strict=True):
+                ours.grad = ours - param.detach()
+            outer.step()
+            with torch.no_grad():
+                for ours, param in zip(common, model.parameters(), strict=True):
+                    param.copy_(ours)
+    state = train_here(World(Alone(), 0, torch.device("cpu")), config).state
+    assert state is not None
+    assert largest_difference(state, model.state_dict()) < 1e-12
+    monkeypatch.setattr(DiLoCo, "outer_rate", 1.0)
+    monkeypatch.setattr(DiLoCo, "outer_momentum", 0.0)
+    plain = train_here(World(Alone(), 0, torch.device("cpu")), replace(config, scheme="dp.local_sgd")).state
+    state = train_here(World(Alone(), 0, torch.device("cpu")), config).state
+    assert state is not None and plain is not None
+    assert largest_difference(state, plain) < 1e-12
+
+
+def test_ranks_of_a_hierarchical_exchange_share_a_host() -> None:
+    config = bench("dp.hierarchical", 4, num_hosts=4)
+    with pytest.raises(BenchError, match="along numa must share a host, but ranks 0 to 1 do not"):
+        plan(config)
+    plan(replace(config, mesh=Mesh({Axis.DP: 4})))
 
 
 def test_dropout_follows_from_the_seed_and_differs_between_replicas(ranks: tuple[int, list[Any]]) -> None:

@@ -10,6 +10,7 @@ import torch
 
 from perfscope.runners.compression.casts import CastExchange
 from perfscope.runners.compression.int8 import Int8Exchange
+from perfscope.runners.compression.onebit import OneBitExchange
 from perfscope.runners.compression.powersgd import PowerSgdExchange
 from perfscope.runners.compression.sparse import MsTopKExchange, TopKExchange
 from perfscope.runners.config import BenchConfig, BenchError, Modifier
@@ -81,6 +82,18 @@ COMPRESSIONS: tuple[Compression, ...] = (
         criterion=f"A rank's message is off by at most half a scale per element. {_FEEDBACK}",
         source="MLSL's quantization with residual (intel/MLSL, quant.c); a scale, no common exponent",
         make=lambda value, seed: Int8Exchange(),
+    ),
+    Compression(
+        name="onebit",
+        kind=CompressionKind.QUANTIZED,
+        summary="One bit per element and two values per 1024 of them; what rounding loses is sent later.",
+        volume="all_gather of P (ceil(n / 8) + 2 e ceil(n / 1024))",
+        criterion=(
+            "In each block, what is kept back of the elements from 0 on adds up to 0, and so does what is "
+            f"kept back of the others. {_FEEDBACK}"
+        ),
+        source="Seide et al., Interspeech 2014; blocks of 1024, not columns",
+        make=lambda value, seed: OneBitExchange(),
     ),
     Compression(
         name="topk",

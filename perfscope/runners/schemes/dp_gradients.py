@@ -18,7 +18,7 @@ from perfscope.runners.traffic import Traffic
 from perfscope.vocabulary.axes import Axis
 from perfscope.vocabulary.taxonomy import Optimization, Parallelism, StatePlacement, Synchrony, Topology
 
-CODECS = frozenset({"fp16", "bf16", "int8", "topk", "mstopk", "powersgd"})
+CODECS = frozenset({"fp16", "bf16", "int8", "onebit", "topk", "mstopk", "powersgd"})
 ALL_REDUCE_AXES = Axes(
     (Parallelism.DATA,),
     Optimization.DECENTRALIZED,

@@ -9,8 +9,10 @@ from perfscope.runners.schemes.base import Scheme
 from perfscope.runners.schemes.cp_sequence import ContextAllToAll, ContextParallel, ContextRing
 from perfscope.runners.schemes.dp_ddp import DDP
 from perfscope.runners.schemes.dp_fsdp import FSDP, HSDP
+from perfscope.runners.schemes.dp_gossip import Gossip
+from perfscope.runners.schemes.dp_hierarchical import Hierarchical
 from perfscope.runners.schemes.dp_layers import ForwardOverlap, Packed, PerLayer
-from perfscope.runners.schemes.dp_local import LocalSGD
+from perfscope.runners.schemes.dp_local import DiLoCo, LocalSGD
 from perfscope.runners.schemes.dp_update import DistributedUpdate
 from perfscope.runners.schemes.easgd_server import EasgdAsync, EasgdAsyncMom, EasgdOriginal
 from perfscope.runners.schemes.easgd_sync import EasgdSync1, EasgdSync2, EasgdSync3, EasgdSyncAr
@@ -40,7 +42,10 @@ SCHEMES: tuple[type[Scheme], ...] = (
     DistributedUpdate,
     FSDP,
     HSDP,
+    Hierarchical,
     LocalSGD,
+    DiLoCo,
+    Gossip,
     ContextParallel,
     ContextRing,
     ContextAllToAll,
