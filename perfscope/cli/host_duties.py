@@ -7,8 +7,8 @@ import threading
 from pathlib import Path
 
 from perfscope.launch.facts import HostDuties
-from perfscope.launch.session import say
 from perfscope.live.options import WatchOptions
+from perfscope.notices import say
 from perfscope.rundir import layout
 from perfscope.rundir.layout import host_name
 from perfscope.rundir.writer import write_json

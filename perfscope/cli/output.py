@@ -12,10 +12,10 @@ from typing import Any, TextIO, TypeVar
 import click
 
 from perfscope.errors import PerfscopeError
+from perfscope.notices import notice as notice
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _COLORS = {"auto": None, "always": True, "never": False}
-_NARROWEST = 40  # columns
 _PAGER_SETTINGS = "FRX"  # of less: ends by itself where the text fits, keeps colors, leaves the text standing
 
 
@@ -43,24 +43,6 @@ def in_color(stream: TextIO) -> bool:
     context = click.get_current_context(silent=True)
     wanted = context.color if context is not None else None
     return wants_color(stream) if wanted is None else wanted
-
-
-def notice(text: str) -> None:
-    """A message on stderr: one line, for scripts to find; on a terminal folded to its width.
-
-    Paths and commands are never cut: a word that is wider than the terminal keeps its line.
-    """
-    line = f"perfscope: {text}"
-    if sys.stderr is not None and sys.stderr.isatty():
-        import textwrap  # not at the top: few commands have anything to say on a terminal
-
-        width = max(_NARROWEST, shutil.get_terminal_size((100, 24)).columns)
-        parts = [
-            textwrap.fill(part, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
-            for part in line.split("\n")
-        ]
-        line = "\n".join(parts)
-    click.echo(line, err=True)
 
 
 def left_out_notice(name: str | Path, reason: str) -> None:

@@ -23,7 +23,8 @@ from perfscope.cli.run_options import (
 from perfscope.cli.run_verdict import verdict_lines
 from perfscope.errors import EXIT_OWN_FAILURE, PerfscopeError, UsageError
 from perfscope.launch.process import CommandNotStarted
-from perfscope.launch.session import RunRequest, describe_run, run_command, say
+from perfscope.launch.session import RunRequest, describe_run, run_command
+from perfscope.notices import say
 
 _WATCHING = ("live", "live_interval", "metrics_file", "metrics_interval")
 

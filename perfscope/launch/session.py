@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import os
 import shlex
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -39,6 +38,7 @@ from perfscope.launch.sightings import ProcessWatch, Sightings
 from perfscope.launch.signal_probe import Witness
 from perfscope.launch.slurm_job import StepTask, find_step_task, slurm_facts
 from perfscope.launch.step_tasks import StepRoom
+from perfscope.notices import say
 from perfscope.rundir import layout, seal
 from perfscope.rundir.files import short_path
 from perfscope.rundir.inventory import INVENTORY, take_inventory
@@ -220,13 +220,6 @@ def describe_run(request: RunRequest, environment: Mapping[str, str]) -> str:
 def planned_name(command: Sequence[str], environment: Mapping[str, str]) -> str:
     """What a run of the command is called where no name is given: its script's name."""
     return _plan(RunRequest(command=tuple(command)), environment).name
-
-
-def say(message: str) -> None:
-    """One line for the user. The command owns stdout; a closed stderr is no reason to fail."""
-    with suppress(OSError, ValueError, AttributeError):
-        sys.stderr.write(f"perfscope: {message}\n")
-        sys.stderr.flush()
 
 
 def _keep_sampler(run_dir: Path, request: RunRequest, environment: Mapping[str, str]) -> SamplerKeeper:

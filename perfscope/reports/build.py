@@ -25,7 +25,7 @@ from perfscope.reports.sections.devices import device_section
 from perfscope.reports.sections.efficiency import efficiency_section
 from perfscope.reports.sections.execution import execution_section, execution_verdict
 from perfscope.reports.sections.experts import experts_section
-from perfscope.reports.sections.findings import LONGEST_SENTENCE, findings_section, saving_sentence
+from perfscope.reports.sections.findings import LONGEST_SENTENCE, findings_section, saving_sentence, with_card
 from perfscope.reports.sections.hangs import hang_notices, hangs_section, with_hang
 from perfscope.reports.sections.inspector import inspector_section, inspector_verdict
 from perfscope.reports.sections.kernels import kernels_section
@@ -72,10 +72,12 @@ def build_report(analysis: RunAnalysis, timeline: TimelineExtract | None) -> Rep
         timeline: spans of the traced windows; None where nothing was traced.
     """
     usual = on_usual_step(analysis)
+    findings = findings_section(analysis)
+    verdict = with_card(build_verdict(usual), findings)
     sections: list[Section | None] = [
         progress_section(analysis),
         inspector_section(analysis),
-        findings_section(analysis),
+        findings,
         hangs_section(analysis),
         whole_run_section(analysis),
         phases_section(analysis),
@@ -110,7 +112,7 @@ def build_report(analysis: RunAnalysis, timeline: TimelineExtract | None) -> Rep
     return Report(
         title=_title(analysis),
         subtitle=command_text(analysis.run) if analysis.bench is None else scheme_words(analysis.run),
-        verdict=with_hang(analysis, _of_whole_trace(analysis, build_verdict(usual))),
+        verdict=with_hang(analysis, _of_whole_trace(analysis, verdict)),
         overview=overview_bar(usual),
         figures=build_figures(usual),
         sections=tuple(_without_empty_columns(section) for section in sections if section is not None),
@@ -162,7 +164,8 @@ def build_verdict(analysis: RunAnalysis) -> Verdict:
         notable = first.gain_ratio is not None and first.gain_ratio >= NOTABLE_GAIN
         return Verdict(
             headline=visible(first.text.title, LONGEST_SENTENCE),
-            detail=_where_it_goes(analysis),
+            parts=_where_it_goes(analysis),
+            detail=_against_untraced(analysis),
             action=visible(first.text.action, LONGEST_SENTENCE),
             tone="caution" if notable else "plain",
             confidence="" if first.confidence is None else first.confidence.sentence,
@@ -173,7 +176,8 @@ def build_verdict(analysis: RunAnalysis) -> Verdict:
         return Verdict(
             headline=f"No single cause dominates: {units.format_ratio(largest[1], 0)} of the "
             f"{scope_of(analysis).short} is {_part_words(largest[0])}.",
-            detail=_where_it_goes(analysis),
+            parts=_where_it_goes(analysis),
+            detail=_against_untraced(analysis),
             action="",
             tone="good",
         )
@@ -211,10 +215,7 @@ def _where_it_goes(analysis: RunAnalysis) -> str:
     if _lacks_communication(analysis):
         labels["idle"] += " or communication that is not traced"
     phrases = [f"{units.format_ratio(share)} {labels[key]}" for key, share in ranked if share >= 0.0005]
-    return (
-        f"The {scope_of(analysis).full} of {units.format_ns(step_ns)} is {', '.join(phrases)}."
-        f"{_against_untraced(analysis)}"
-    )
+    return f"The {scope_of(analysis).full} of {units.format_ns(step_ns)} is {', '.join(phrases)}."
 
 
 def _lacks_communication(analysis: RunAnalysis) -> bool:
@@ -224,10 +225,10 @@ def _lacks_communication(analysis: RunAnalysis) -> bool:
 def _against_untraced(analysis: RunAnalysis) -> str:
     """What the shares are of, where the traced steps were much slower than the others; else nothing."""
     ratio = analysis.traced_ratio
-    if ratio is None or ratio < 1 + NOTABLE_SLOWDOWN:
+    if ratio is None or ratio < 1 + NOTABLE_SLOWDOWN or mean_shares(analysis) is None:
         return ""
     return (
-        f" The shares are those of traced steps, which took {units.format_ratio(ratio - 1, 0)} longer "
+        f"The shares are those of traced steps, which took {units.format_ratio(ratio - 1, 0)} longer "
         f"({_why_slower(analysis.machine)})."
     )
 

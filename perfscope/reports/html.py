@@ -150,7 +150,7 @@ def _bar_maximum(table: Table) -> float:
 def _sort_value(value: Value) -> str:
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
         return ""
-    return str(value)
+    return f"{value:.9g}" if isinstance(value, float) else str(value)
 
 
 def _sort_state(table: Table, column: Column) -> str:

@@ -10,7 +10,7 @@ out and monstrous names are shortened, whatever the renderer.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import Struct, structs
@@ -49,6 +49,7 @@ class Column(Struct, frozen=True, kw_only=True):
     primary: bool = False  # kept where there is room for few columns (terminal, narrow screens)
     signed: bool = False  # a change: what is more carries a plus
     linked: bool = False  # its cells carry the links of their rows
+    on_paper: bool = True  # False: paper has no room for it
 
     @property
     def align(self) -> str:
@@ -132,7 +133,11 @@ class Table(Struct, frozen=True, kw_only=True):
             for index, column in enumerate(self.columns)
             if column.primary or any(row[index] not in (None, "") for row in self.rows)
         ]
-        if not self.rows or len(kept) == len(self.columns):
+        return self.with_columns(kept) if self.rows else self
+
+    def with_columns(self, kept: Sequence[int]) -> Table:
+        """With these columns alone, by their indices."""
+        if len(kept) == len(self.columns):
             return self
         return structs.replace(
             self,
@@ -487,7 +492,11 @@ class KeyFigure(Struct, frozen=True, kw_only=True):
 
 
 class Verdict(Struct, frozen=True, kw_only=True):
-    """What bounds the step, in words with figures. `tone`: good, plain, caution."""
+    """What bounds the step, in words with figures. `tone`: good, plain, caution.
+
+    `parts`: the step's composition in words, left out beside the bar that draws it. `points`: reasons, each
+    a sentence of its own. `symptoms`: findings that are its consequences, a few words each.
+    """
 
     headline: str
     detail: str
@@ -495,6 +504,15 @@ class Verdict(Struct, frozen=True, kw_only=True):
     tone: str
     confidence: str = ""  # a sentence
     saving: str = ""  # a sentence
+    parts: str = ""  # a sentence
+    points: tuple[str, ...] = ()
+    symptoms: tuple[str, ...] = ()
+    links: tuple[PageLink, ...] = ()  # a page leaves out those that lead nowhere
+
+    @property
+    def in_words(self) -> str:
+        """Composition and detail, where no bar is drawn."""
+        return f"{self.parts} {self.detail}".strip()
 
 
 class Report(Struct, frozen=True, kw_only=True, eq=False):

@@ -42,24 +42,41 @@ from perfscope.reports.palette import light_palette
 TONE_COLOR = {"good": "optimizer", "caution": "exposed_comm", "plain": "compute"}
 _BREAKABLE = re.compile(r"(?<=[._/\-:,;=&?>])(?<!\d[.,])(?=[^\s._/\-:])")  # never inside 27.5
 _LONG_WORD = re.compile(r"[^\s\u200b]{18}")
+_PAGE = re.compile(rb"/Type\s*/Page\b")
+MOST_PAGES = 12
+MOST_ROWS = (60, 16, 8, 5)  # of a table; the first with which the report fits on MOST_PAGES
 SHORT_TEXT = 26  # characters that a column may take whole
 MANY_COLUMNS, SHORT_TITLE = 6, 10
 BREAK = "\u200b"  # zero-width space: a line may end here
 
 
 def render_pdf(report: Report) -> bytes:
-    """The whole report as PDF.
+    """The whole report as PDF, of MOST_PAGES pages where shorter tables make that possible.
 
     Raises:
         PerfscopeError: typst could not typeset it (a bug, but the user's other outputs need not suffer).
     """
+    pdf = b""
+    for most_rows in MOST_ROWS:
+        pdf = _typeset(pdf_data(report, most_rows))
+        if num_pages(pdf) <= MOST_PAGES:
+            break
+    return pdf
+
+
+def num_pages(pdf: bytes) -> int:
+    """Pages of a PDF that typst wrote, whose page objects are not compressed."""
+    return len(_PAGE.findall(pdf))
+
+
+def _typeset(data: Json) -> bytes:
     import typst
 
     try:
         pdf: bytes = typst.compile(
             (ASSETS / "report.typ").read_bytes(),
             font_paths=typst.Fonts(include_system_fonts=False, font_paths=[str(ASSETS / "fonts")]),
-            sys_inputs={"data": json.dumps(pdf_data(report), allow_nan=False)},
+            sys_inputs={"data": json.dumps(data, allow_nan=False)},
         )
     except typst.TypstError as error:
         reason = str(error).splitlines()[0] if str(error) else "no reason given"
@@ -67,8 +84,9 @@ def render_pdf(report: Report) -> bytes:
     return pdf
 
 
-def pdf_data(report: Report) -> Json:
-    """All the template needs: texts, table cells as texts, charts as SVG."""
+def pdf_data(report: Report, most_rows: int = MOST_ROWS[0]) -> Json:
+    """All the template needs: texts, table cells as texts, charts as SVG; of a table at most so many rows."""
+    sections = [_shortened(section, most_rows) for section in report.sections]
     verdict = report.verdict
     overview = report.overview
     return {
@@ -79,7 +97,9 @@ def pdf_data(report: Report) -> Json:
         "colors": dict(light_palette()),
         "verdict": {
             "headline": soft(verdict.headline),
-            "detail": soft(verdict.detail),
+            "detail": soft(verdict.in_words if overview is None else verdict.detail),
+            "points": [soft(point) for point in verdict.points],
+            "symptoms": soft("; ".join(verdict.symptoms)),
             "action": soft(verdict.action),
             "confidence": soft(verdict.confidence),
             "saving": soft(verdict.saving),
@@ -90,8 +110,19 @@ def pdf_data(report: Report) -> Json:
         if overview is None
         else {"title": overview.title, "svg": paper_svg(lay_out(overview))},
         "figures": [{"title": f.title, "value": f.value, "note": soft(f.note)} for f in report.figures],
-        "sections": [_section(section) for section in report.sections],
+        "sections": [_section(section) for section in sections],
     }
+
+
+def _shortened(section: Section, most_rows: int) -> Section:
+    """Its tables with the rows and columns that paper has room for."""
+    blocks = [_on_paper(block, most_rows) if isinstance(block, Table) else block for block in section.blocks]
+    return structs.replace(section, blocks=tuple(blocks))
+
+
+def _on_paper(table: Table, most_rows: int) -> Table:
+    kept = [index for index, column in enumerate(table.columns) if column.on_paper]
+    return structs.replace(table.with_columns(kept), print_rows=min(table.print_rows, most_rows))
 
 
 def soft(text: str) -> str:
@@ -184,13 +215,13 @@ def _(block: Timeline) -> list[Json]:
 def _(block: FindingList) -> list[Json]:
     cards = [
         {
-            "title": soft(card.title),
+            "title": soft(card.heading if card.is_verdict else card.title),
             "detail": soft(card.detail),
-            "action": soft(card.action),
+            "action": "" if card.is_verdict else soft(card.action),
             "where": soft(card.where),
             "gain": card.gain,
             "share": card.share,
-            "confidence": soft(card.confidence),
+            "confidence": "" if card.is_verdict else soft(card.confidence),
             "symptoms_title": card.symptoms_title,
             "symptoms": [soft(symptom.title) for symptom in card.symptoms],
         }

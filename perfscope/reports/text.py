@@ -111,8 +111,10 @@ def _head(report: Report, width: int, style: Style) -> Iterator[str]:
         yield from wrapped(verdict.action, width, "    ", "  → ")
     if verdict.confidence:
         yield from wrapped(verdict.confidence, width)
-    if verdict.detail:
-        yield from wrapped(verdict.detail, width)
+    if verdict.in_words:
+        yield from wrapped(verdict.in_words, width)
+    for point in verdict.points:
+        yield from wrapped(point, width, "    ", "  - ")
     for notice in report.notices:
         yield ""
         yield from (style.bold(line) for line in wrapped(notice.text, width, "    ", "  ! "))

@@ -181,7 +181,7 @@ def test_long_tables_fold_filter_and_unfold(browser: Browser, tmp_path: Path) ->
     path.write_text(render_html(report), encoding="utf-8")
     browser.open(path)
     shown = "return [...document.querySelectorAll('#layers-table tbody tr')].filter(r => !r.hidden).length"
-    assert browser.js(shown) == 20
+    assert browser.js(shown) == 10
     scroll_to(browser, "#layers-table .more").click()
     assert browser.js(shown) == 60
     browser.find('[data-filter="layers-table"]').send_keys("blocks.7.")

@@ -19,8 +19,9 @@ from perfscope.cli.output import print_result
 from perfscope.cli.run_options import probe_options
 from perfscope.errors import UsageError
 from perfscope.launch.environment import ProbeOptions
-from perfscope.launch.session import RunRequest, say
+from perfscope.launch.session import RunRequest
 from perfscope.messages.lists import counted
+from perfscope.notices import say
 from perfscope.rundir.layout import ENV_RUN_DIR
 
 if TYPE_CHECKING:

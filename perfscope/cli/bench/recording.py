@@ -9,7 +9,8 @@ from typing import Any
 
 from perfscope.errors import EXIT_OWN_FAILURE, PerfscopeError, UsageError
 from perfscope.launch.process import CommandNotStarted
-from perfscope.launch.session import RunRequest, run_command, say
+from perfscope.launch.session import RunRequest, run_command
+from perfscope.notices import say
 from perfscope.runners.sweep.settings import SETTINGS
 
 

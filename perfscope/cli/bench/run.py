@@ -35,8 +35,9 @@ from perfscope.cli.run_options import (
     tracing_options,
 )
 from perfscope.errors import UsageError
-from perfscope.launch.session import RunRequest, say
+from perfscope.launch.session import RunRequest
 from perfscope.messages.lists import counted
+from perfscope.notices import say
 from perfscope.rundir.layout import ENV_RUN_DIR
 from perfscope.runners.sweep.execution import ENV_SWEEP
 

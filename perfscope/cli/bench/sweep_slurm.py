@@ -21,9 +21,10 @@ import click
 from perfscope.cli.bench.progress import outcome
 from perfscope.cli.output import print_result
 from perfscope.cli.slurm.options import asked_of, resources_request
-from perfscope.cli.slurm.watch import Teller, say
+from perfscope.cli.slurm.watch import Teller
 from perfscope.errors import UsageError
 from perfscope.messages.lists import counted
+from perfscope.notices import say
 from perfscope.rundir.files import short_path
 from perfscope.slurm.array import (
     TOO_LATE,

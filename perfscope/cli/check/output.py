@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING
 
 import click
 
+from perfscope import notices
 from perfscope.cli.check.options import STDOUT
-from perfscope.cli.output import discard_stdout, notice, print_result
+from perfscope.cli.output import discard_stdout, print_result
 from perfscope.errors import PerfscopeError
 from perfscope.messages.lists import counted
+from perfscope.notices import discard_stderr
 from perfscope.reports.display import visible
 from perfscope.rundir.files import write_aside
 
@@ -25,10 +27,7 @@ if TYPE_CHECKING:
 
 def say(text: str) -> None:
     """A message on stderr, on a terminal folded to its width; see `say_plainly`."""
-    try:
-        notice(visible(text, 600))
-    except OSError:
-        _discard_stderr()
+    notices.say(visible(text, 600))
 
 
 def say_plainly(text: str) -> None:
@@ -36,7 +35,7 @@ def say_plainly(text: str) -> None:
     try:
         click.echo(text, err=True)
     except OSError:
-        _discard_stderr()
+        discard_stderr()
 
 
 def emit(result: CheckResult, *, as_json: bool, formats: tuple[tuple[str, Path], ...]) -> tuple[str, ...]:
@@ -119,17 +118,7 @@ def mute_dead_stderr() -> None:
         listener = select.poll()
         listener.register(sys.stderr.fileno(), 0)
         if listener.poll(0):  # POLLERR, POLLHUP: reported without being asked for
-            _discard_stderr()
-
-
-def _discard_stderr() -> None:
-    """Let what is still said go nowhere: an error about an error would be exit code 1."""
-    if sys.stderr is None:
-        return
-    with suppress(OSError, ValueError):
-        sink = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(sink, sys.stderr.fileno())
-        os.close(sink)
+            discard_stderr()
 
 
 def add_to_history(result: CheckResult, file: Path | None) -> None:

@@ -57,7 +57,8 @@ def command(
     if no_wait and timeout_pending is not None:
         raise UsageError("--timeout-pending waits, --no-wait does not; leave one out")
     job = job_request(command_line, **options)
-    from perfscope.cli.slurm.watch import detach, how_to_look, say
+    from perfscope.cli.slurm.watch import detach, how_to_look
+    from perfscope.notices import say
     from perfscope.slurm.submission import JobPaths, job_environment, submit
 
     job, run = _placed(job)
@@ -86,7 +87,8 @@ def follow_and_report(
     job: str, submitted: Any, pending_limit_s: float | None, *, with_report: bool, as_json: bool
 ) -> None:
     """Follows a job to its end, records it, prints what it has left. Leaves by click's Exit."""
-    from perfscope.cli.slurm.watch import EXIT_DETACHED, EXIT_ENDED_BADLY, conclude, follow_to_end, say
+    from perfscope.cli.slurm.watch import EXIT_DETACHED, EXIT_ENDED_BADLY, conclude, follow_to_end
+    from perfscope.notices import say
     from perfscope.slurm.submission import place_of
 
     tasks = follow_to_end(job, submitted, pending_limit_s)
@@ -107,7 +109,7 @@ def follow_and_report(
 
 def print_reports(jobs: Sequence[dict[str, Any]]) -> None:
     """The text report of the run of a job; of an array the names of its runs."""
-    from perfscope.cli.slurm.watch import say
+    from perfscope.notices import say
 
     runs = [str(job_fact["run"]) for job_fact in jobs if job_fact["run"]]
     if len(jobs) != 1:

@@ -12,9 +12,9 @@ from typing import Any
 
 import click
 
-from perfscope.cli.output import notice
 from perfscope.errors import RunDirectoryError
 from perfscope.messages.lists import counted
+from perfscope.notices import say
 from perfscope.rundir.files import short_path
 from perfscope.rundir.shell import quote
 from perfscope.slurm.accounting import LIMIT_S, job_facts
@@ -242,12 +242,6 @@ def ending_text(facts: dict[str, Any]) -> str:
     if facts["run_status"] == "incomplete":
         text += "; its run is marked incomplete"
     return text
-
-
-def say(text: str) -> None:
-    """A line on stderr; a closed one is no reason to lose a job."""
-    with suppress(OSError):
-        notice(text)
 
 
 def _await_run(run: Path) -> None:

@@ -234,12 +234,14 @@ function startFacets(table, refresh) {
   });
 }
 
-const FOLDED_ROWS = window.matchMedia("(max-width: 620px)").matches ? 6 : 20;
+const FOLDED_ROWS = window.matchMedia("(max-width: 620px)").matches ? 6 : 10;
+const PAPER_ROWS = 20;
 
 function startTable(table) {
   const body = table.tBodies[0];
   const headers = [...table.tHead.rows[0].cells];
-  let folded = body.rows.length > FOLDED_ROWS + 4;
+  let most = FOLDED_ROWS;
+  let folded = body.rows.length > FOLDED_ROWS + 2;
   let wanted = "";
   const choices = startFacets(table, () => refresh());
   const more = element("button", "", "more");
@@ -250,7 +252,7 @@ function startTable(table) {
       const text = () => `${row.textContent} ${row.dataset.facets || ""}`.toLowerCase();
       const fits = choices.every((fitsChoice) => fitsChoice(row)) && (!wanted || text().includes(wanted));
       if (fits) hits += 1;
-      row.hidden = !fits || (folded && shown >= FOLDED_ROWS);
+      row.hidden = !fits || (folded && shown >= most);
       if (!row.hidden) shown += 1;
     }
     more.textContent = folded ? `Show all ${formatCount(hits)} rows` : `Show the first ${FOLDED_ROWS} rows`;
@@ -290,22 +292,24 @@ function startTable(table) {
       refresh();
     });
   }
-  if (body.rows.length > FOLDED_ROWS + 4) {
+  if (folded) {
     more.type = "button";
     more.addEventListener("click", () => {
       folded = !folded;
       refresh();
     });
     table.parentElement.after(more);
-    // Paper wants every row.
-    let before = folded;
+    // Paper takes the first rows, and says how many more there are.
+    const left = element("p", "", "caption paper");
+    more.after(left);
     addEventListener("beforeprint", () => {
-      before = folded;
-      folded = false;
+      most = PAPER_ROWS;
       refresh();
+      const hidden = [...body.rows].filter((row) => row.hidden).length;
+      left.textContent = hidden ? `${formatCount(hidden)} more rows on the screen.` : "";
     });
     addEventListener("afterprint", () => {
-      folded = before;
+      most = FOLDED_ROWS;
       refresh();
     });
   }

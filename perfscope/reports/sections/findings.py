@@ -12,7 +12,7 @@ from perfscope.analysis.results import Finding, RunAnalysis
 from perfscope.messages.findings import SYMPTOMS
 from perfscope.messages.sentences import clause
 from perfscope.reports.display import visible
-from perfscope.reports.model import FindingCard, FindingList, PageLink, Section
+from perfscope.reports.model import FindingCard, FindingList, PageLink, Section, Verdict
 from perfscope.reports.sections.steps import scope_of
 
 LONGEST_SENTENCE = 1200
@@ -66,6 +66,16 @@ def _card(finding: Finding, short: str, *, is_verdict: bool) -> FindingCard:
         confidence="" if finding.confidence is None else finding.confidence.sentence,
         links=tuple(_links(finding)),
     )
+
+
+def with_card(verdict: Verdict, section: Section) -> Verdict:
+    """The verdict with the symptoms and links of its card, which say the rest."""
+    cards = (card for block in section.blocks if isinstance(block, FindingList) for card in block.cards)
+    card = next((card for card in cards if card.is_verdict), None)
+    if card is None or card.title != verdict.headline:
+        return verdict
+    symptoms = tuple(symptom.heading or symptom.title for symptom in card.symptoms)
+    return replace(verdict, symptoms=symptoms, links=card.links)
 
 
 def saving_sentence(finding: Finding) -> str:

@@ -71,6 +71,8 @@ def with_hang(analysis: RunAnalysis, verdict: Verdict) -> Verdict:
         action=visible(hang_action(_places(hang)), _LONGEST),
         tone="caution",
         confidence="",
+        symptoms=(),
+        links=(),
     )
 
 

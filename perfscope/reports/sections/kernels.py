@@ -163,9 +163,15 @@ def _by_name(kernels: Kernels, entries: tuple[KernelTime, ...]) -> Table:
         _TYPE,
         Column(key="operator", title="Launched by", unit=Unit.CODE, hint="operator with most of its time"),
         Column(key="occupancy", title="Occupancy %", unit=Unit.NUMBER, hint="achieved, as estimated"),
-        Column(key="registers", title="Registers", unit=Unit.COUNT, hint="per thread"),
-        Column(key="grid", title="Grid", unit=Unit.CODE, hint="blocks, of the calls with most time"),
-        Column(key="block", title="Block", unit=Unit.CODE, hint="threads, likewise"),
+        Column(key="registers", title="Registers", unit=Unit.COUNT, hint="per thread", on_paper=False),
+        Column(
+            key="grid",
+            title="Grid",
+            unit=Unit.CODE,
+            hint="blocks, of the calls with most time",
+            on_paper=False,
+        ),
+        Column(key="block", title="Block", unit=Unit.CODE, hint="threads, likewise", on_paper=False),
         Column(key="matrix", title="Tensor cores", hint="as the kernel's name says"),
     )
     return Table(

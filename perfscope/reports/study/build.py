@@ -34,6 +34,7 @@ from perfscope.reports.study.schemes import scheme_sections
 from perfscope.reports.study.timelines import timelines_section
 from perfscope.vocabulary.comparison import ProblemKind
 
+_END = re.compile(r"(?<=[\w)%])\. +(?=\S)")  # of a sentence; the next may begin with the name of a run
 _SENTENCE = re.compile(r"(?<=[\w)])\. +(?=[A-Z])")
 _PER_CENT = re.compile(r"(?<=\d) %")
 UNCERTAIN = "?"
@@ -95,9 +96,11 @@ def _subtitle(study: StudyAnalysis) -> str:
 def _verdict(study: StudyAnalysis) -> Verdict:
     refused = any(problem.severity == REFUSE for problem in study.problems) or _cannot_tell(study)
     first, remainder = first_sentence(study.headline)
+    points = [point for text in _details(study) for point in sentences_of(text)]
     return Verdict(
         headline=together(visible(first, LONGEST)),
-        detail=visible(" ".join([*([remainder] if remainder else []), *_details(study)]), 2 * LONGEST),
+        detail=visible(remainder, LONGEST),
+        points=tuple(visible(point, LONGEST) for point in points),
         action=visible(study.action, LONGEST),
         tone="caution" if refused else "plain",
     )
@@ -113,6 +116,12 @@ def _cannot_tell(study: StudyAnalysis) -> bool:
             study.diff,
         )
     )
+
+
+def sentences_of(text: str) -> list[str]:
+    """Each with its full stop."""
+    first, *others = _END.split(text)
+    return [f"{one.rstrip('.')}." for one in (first, *others)] if others else [text]
 
 
 def first_sentence(text: str) -> tuple[str, str]:
