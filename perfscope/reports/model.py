@@ -1,10 +1,11 @@
 """The report as data. `build.py` makes one, every renderer draws the same one.
 
 A Report holds sections, a section holds blocks: Table, Chart, Note, Facts, FindingList, Topology or
-Timeline. Charts with two axes of figures are in `curves.py`, units in `values.py`. Cells keep the raw value
-(ns, bytes, ratio ...) so that tables sort by value; `Column.text` is the only way a value becomes text. Every
-string in a Report has gone through `display.visible`: control and direction-changing characters are spelled
-out and monstrous names are shortened, whatever the renderer.
+Timeline. Charts with two axes of figures are in `curves.py`, pictures of machines in `machine_picture.py`,
+units in `values.py`. Cells keep the raw value (ns, bytes, ratio ...) so that tables sort by value;
+`Column.text` is the only way a value becomes text. Every string in a Report has gone through
+`display.visible`: control and direction-changing characters are spelled out and monstrous names are
+shortened, whatever the renderer.
 """
 
 from __future__ import annotations
@@ -22,11 +23,16 @@ from perfscope.reports.curves import CurveChart as CurveChart
 from perfscope.reports.curves import IntervalBar as IntervalBar
 from perfscope.reports.curves import IntervalBars as IntervalBars
 from perfscope.reports.gate_history.chart import HistoryChart as HistoryChart
+from perfscope.reports.machine_picture import Device as Device
+from perfscope.reports.machine_picture import Machine as Machine
+from perfscope.reports.machine_picture import MemoryNode as MemoryNode
+from perfscope.reports.machine_picture import Rail as Rail
+from perfscope.reports.machine_picture import Socket as Socket
+from perfscope.reports.machine_picture import TopologyPicture as TopologyPicture
 from perfscope.reports.values import PREFIXED as PREFIXED
 from perfscope.reports.values import Unit as Unit
 from perfscope.reports.values import Value as Value
 from perfscope.reports.values import format_value as format_value
-from perfscope.vocabulary.links import LinkClass
 
 if TYPE_CHECKING:
     from perfscope.analysis.critical.results import CriticalPath
@@ -358,58 +364,6 @@ class RooflineChart(Chart, Struct, frozen=True, kw_only=True):
     bandwidth_bytes_per_s: float
     bandwidth_text: str
     points: tuple[RoofPoint, ...]  # longest first
-    caption: str = ""
-
-
-class Device(Struct, frozen=True, kw_only=True):
-    """A GPU, a network interface or a fabric port. `lines` are its figures, most telling first."""
-
-    id: str
-    kind: str  # gpu, nic, port
-    title: str
-    lines: tuple[str, ...] = ()
-
-
-class MemoryNode(Struct, frozen=True, kw_only=True):
-    """One NUMA node; `near` are nodes without CPUs that lie closest to it."""
-
-    title: str
-    kind: str  # cpu, memory_only, mcdram, fast
-    lines: tuple[str, ...] = ()
-    near: tuple[MemoryNode, ...] = ()
-    devices: tuple[Device, ...] = ()
-
-
-class Socket(Struct, frozen=True, kw_only=True):
-    title: str
-    nodes: tuple[MemoryNode, ...]
-
-
-class Rail(Struct, frozen=True, kw_only=True):
-    """Devices joined by links of one class, drawn as one bar that all hang on."""
-
-    title: str
-    link_class: LinkClass
-    members: tuple[str, ...]  # device ids
-
-
-class Machine(Struct, frozen=True, kw_only=True):
-    """One host, or several alike."""
-
-    title: str
-    summary: str  # one sentence: what a text report says instead of the picture
-    sockets: tuple[Socket, ...]
-    rails: tuple[Rail, ...] = ()
-    between: str = ""  # what lies between the sockets
-    loose: tuple[Device, ...] = ()  # devices whose NUMA node is not known
-
-
-class TopologyPicture(Struct, frozen=True, kw_only=True):
-    """Topology, one picture per kind of host."""
-
-    id: str
-    title: str
-    machines: tuple[Machine, ...]
     caption: str = ""
 
 

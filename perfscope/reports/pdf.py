@@ -69,14 +69,14 @@ def num_pages(pdf: bytes) -> int:
     return len(_PAGE.findall(pdf))
 
 
-def _typeset(data: Json) -> bytes:
+def _typeset(content: Json) -> bytes:
     import typst
 
     try:
         pdf: bytes = typst.compile(
             (ASSETS / "report.typ").read_bytes(),
             font_paths=typst.Fonts(include_system_fonts=False, font_paths=[str(ASSETS / "fonts")]),
-            sys_inputs={"data": json.dumps(data, allow_nan=False)},
+            sys_inputs={"data": json.dumps(content, allow_nan=False)},
         )
     except typst.TypstError as error:
         reason = str(error).splitlines()[0] if str(error) else "no reason given"

@@ -21,8 +21,8 @@ from perfscope.rundir.typed import Record
 
 PACKAGE = Path(perfscope.__file__).parent
 
-# room -> rooms it may import. Leaves (errors, units, volumes, children, settings, kernel_text) every room but
-# probes may use, the vocabulary every room.
+# room -> rooms it may import. Leaves (errors, units, volumes, children, settings, kernel_text, notices) every
+# room but probes may use, the vocabulary every room.
 ARROWS: dict[str, set[str]] = {
     "vocabulary": set(),
     "errors": set(),
@@ -33,6 +33,7 @@ ARROWS: dict[str, set[str]] = {
     "no_pandas": set(),
     "cycle_collector": set(),
     "kernel_text": set(),
+    "notices": set(),
     "tasks": set(),
     "engines": set(),
     "messages": {"vocabulary"},
@@ -66,6 +67,7 @@ LEAVES = {
     "children",
     "settings",
     "kernel_text",
+    "notices",
     "no_pandas",
     "tasks",
     "vocabulary",

@@ -120,8 +120,8 @@ def _cannot_tell(study: StudyAnalysis) -> bool:
 
 def sentences_of(text: str) -> list[str]:
     """Each with its full stop."""
-    first, *others = _END.split(text)
-    return [f"{one.rstrip('.')}." for one in (first, *others)] if others else [text]
+    pieces = _END.split(text)
+    return [f"{piece.rstrip('.')}." for piece in pieces] if len(pieces) > 1 else [text]
 
 
 def first_sentence(text: str) -> tuple[str, str]:

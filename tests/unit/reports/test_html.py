@@ -233,6 +233,14 @@ def test_report_reads_without_scripts(html: str) -> None:
     assert html.count('<rect class="seg') >= 4 * 5
 
 
+def test_headline_and_action_are_said_once_with_the_ways_to_their_evidence() -> None:
+    report = build_report(synthetic_analysis(), synthetic_timeline())
+    text = "".join(Page(render_html(report)).text)
+    assert text.count(report.verdict.headline) == text.count(report.verdict.action) == 1
+    assert report.verdict.links
+    assert render_html(report).index(report.verdict.links[0].text) < render_html(report).index("<section")
+
+
 def test_size_without_data_is_within_budget() -> None:
     assert len(render_html(build_report(empty_analysis(), None)).encode()) < 100_000
 

@@ -17,8 +17,8 @@ from perfscope.reports.drawing.metrics import FONT
 from perfscope.reports.drawing.print_picture import paper_svg
 from perfscope.reports.drawing.still import lay_out_still
 from perfscope.reports.html import render_html
-from perfscope.reports.model import LineChart, Report, StackedBars, Timeline
-from perfscope.reports.pdf import BREAK, MANY_COLUMNS, pdf_data, render_pdf, soft
+from perfscope.reports.model import Column, LineChart, Report, Section, StackedBars, Table, Timeline
+from perfscope.reports.pdf import BREAK, MANY_COLUMNS, MOST_PAGES, num_pages, pdf_data, render_pdf, soft
 from tests.support.pdf_sections import section_titles
 from tests.unit.reports.test_html import HOSTILE, Page, hostile_analysis
 from tests.unit.reports.test_synthetic import synthetic_analysis, synthetic_timeline
@@ -116,3 +116,14 @@ def test_titles_of_many_figures_take_lines_so_that_words_have_room() -> None:
     heads = [[head["title"] for head in b["head"]] for b in section["blocks"] if b["kind"] == "table"]
     many = next(titles for titles in heads if len(titles) >= MANY_COLUMNS)
     assert "Exposed\ncommunication" in many and "Traced\nsteps" in many
+
+
+def test_long_tables_are_shortened_to_a_report_of_twelve_pages(report: Report) -> None:
+    rows = tuple((f"layer{number}",) for number in range(60))
+    table = Table(id="t", title="T", columns=(Column(key="layer", title="Layer"),), rows=rows)
+    sections = tuple(
+        Section(id=f"s{number}", title=f"S{number}", blocks=(structs.replace(table, id=f"t{number}"),))
+        for number in range(16)
+    )
+    pdf = render_pdf(structs.replace(report, sections=sections))
+    assert 2 < num_pages(pdf) <= MOST_PAGES

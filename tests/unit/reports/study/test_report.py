@@ -136,8 +136,8 @@ def test_refusals_stand_before_every_figure() -> None:
 def test_the_verdict_names_winner_lead_why_and_turn() -> None:
     report = made("schemes")
     assert report.verdict.headline.startswith("mp.fc_tp is fastest with 320 samples/s")
-    assert "2.10 MiB between hosts" in report.verdict.detail
-    assert "3.4 times this bandwidth" in report.verdict.detail
+    assert "2.10 MiB between hosts" in " ".join(report.verdict.points)
+    assert "3.4 times this bandwidth" in " ".join(report.verdict.points)
     figures = {figure.id: figure.value for figure in report.figures}
     assert (figures["winner"], figures["lead"], figures["runs"]) == ("mp.fc_tp", "1.28 ×", "12")
 
@@ -145,7 +145,7 @@ def test_the_verdict_names_winner_lead_why_and_turn() -> None:
 def test_what_bounds_the_largest_run_and_what_to_do_stand_with_the_verdict() -> None:
     report = made("scaling")
     assert report.verdict.action == "Send fewer bytes."
-    assert "At 8 ranks perfscope's verdict: the link bounds the step." in report.verdict.detail
+    assert "At 8 ranks perfscope's verdict: the link bounds the step." in " ".join(report.verdict.points)
 
 
 def test_an_order_that_rests_on_traced_steps_is_doubted_beside_the_headline() -> None:
@@ -155,12 +155,12 @@ def test_an_order_that_rests_on_traced_steps_is_doubted_beside_the_headline() ->
         severity=WARN, id=ProblemKind.TRACED_SPEED, text="All 12 runs were too short.", runs=labels
     )
     report = build_study_report(structs.replace(study, problems=(problem,)))
-    assert "Rely on this order with care: its samples/s count traced steps" in report.verdict.detail
+    assert "Rely on this order with care: its samples/s count traced steps" in " ".join(report.verdict.points)
     assert report.notices[0].text == "All 12 runs were too short."  # its runs are not listed once more
     some = structs.replace(problem, runs=labels[:1], text=f"{labels[0]} was too short.")
     report = build_study_report(structs.replace(study, problems=(some,)))
-    assert "some of its samples/s count traced steps" in report.verdict.detail
-    assert "Rely on" not in build_study_report(study).verdict.detail
+    assert "some of its samples/s count traced steps" in " ".join(report.verdict.points)
+    assert "Rely on" not in " ".join(build_study_report(study).verdict.points)
 
 
 def test_exchanges_that_the_window_does_not_show_are_a_footnote_of_the_speeds() -> None:
