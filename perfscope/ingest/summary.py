@@ -14,7 +14,7 @@ from perfscope.rundir.window_records import AllocatorCurve, CountedLayers
 # Written into every summary. Raise it when the same trace would give another table.
 INGEST_VERSION = 15
 # A note of a file that is no valid JSON and was read whole all the same.
-MENDED = "characters that JSON does not allow were read all the same; nothing is lost by it"
+MENDED = "characters that JSON does not allow were read all the same"
 
 
 class Lane(Struct, frozen=True, kw_only=True):

@@ -67,7 +67,7 @@ def test_verdict_is_the_first_finding() -> None:
     report = build_report(analysis, None)
     assert report.verdict.headline == analysis.findings[0].text.title
     assert report.verdict.tone == "caution"
-    assert "compute" in report.verdict.detail
+    assert "compute" in report.verdict.parts
 
 
 def test_verdict_without_findings_names_the_largest_part() -> None:
