@@ -24,6 +24,7 @@ from perfscope.analysis.study.gather import SEPARATOR, gather
 from perfscope.analysis.study.grouping import (
     FRAMEWORK,
     LABEL,
+    MACHINE,
     SCHEME,
     WORLD_SIZE,
     explained,
@@ -33,6 +34,7 @@ from perfscope.analysis.study.grouping import (
     with_name,
 )
 from perfscope.analysis.study.incomparable import forbidding, refused_diff
+from perfscope.analysis.study.machines import with_short_groups
 from perfscope.analysis.study.models import doubtful_models, model_of
 from perfscope.analysis.study.results import (
     REFUSE,
@@ -137,6 +139,8 @@ def analyze_study(
     asked = _reference(runs, reference)
     grouping = replace(_grouping(runs, by), basis=rank_by)
     runs = tuple(_grouped(run, grouping.by) for run in runs)
+    if grouping.by == MACHINE:
+        runs = with_short_groups(runs)
     view = _of_runs(runs, entries, left_out)
     runs = tuple(map(without_bad_factors, runs))
     if len(runs) == 1:

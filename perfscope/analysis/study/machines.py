@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
 from perfscope.analysis.study.results import StudyRun
 
 
@@ -30,3 +34,12 @@ def placed_machine_key(run: StudyRun) -> str:
     """As machine_key, with the shape of the emulated cluster: for runs with as many ranks."""
     shape = run.machine.cluster.partition("@")[0] if run.world_size != 1 else ""
     return machine_key(run) + (f", {shape} hosts x ranks" if shape and machine_key(run) else "")
+
+
+def with_short_groups(runs: Sequence[StudyRun]) -> tuple[StudyRun, ...]:
+    """Runs grouped by machine, without the CPU's model in the groups' names where all have the same."""
+    split = [run.group.partition(", ") for run in runs if run.group]
+    models, others = {model for model, _, _ in split}, [other for _, _, other in split]
+    if len(models) != 1 or not all(others) or len(set(others)) < 2:
+        return tuple(runs)
+    return tuple(replace(run, group=run.group.partition(", ")[2]) for run in runs)

@@ -159,3 +159,16 @@ def test_the_report_shows_the_batch_beside_the_speed() -> None:
     report = build_study_report(analyze_study([run(*one) for one in BATCHES], by="batch"), {})
     assert "Batch" in render_text(report)
     assert '"by": "batch"' in render_json(report.document).replace('"by":"batch"', '"by": "batch"')
+
+
+def test_groups_by_machine_leave_out_the_cpu_model_that_all_have() -> None:
+    def on(link: str, cpu: str, speed: float) -> RunEntry:
+        return run(link, 16, speed, cpu=cpu, run={"options": {"cluster": f"2x1@{link}"}, "labels": {}})
+
+    same = analyze_study([on("1gbit", "Epyc", 100.0), on("10gbit", "Epyc", 300.0)], by="machine")
+    names = [run.group for run in same.runs]
+    assert len(set(names)) == 2
+    assert {name.rpartition(", ")[2] for name in names} == {"links of 1gbit", "links of 10gbit"}
+    assert not any("Epyc" in name for name in names)
+    others = analyze_study([on("1gbit", "Epyc", 100.0), on("10gbit", "Xeon", 300.0)], by="machine")
+    assert {run.group.partition(",")[0] for run in others.runs} == {"Epyc", "Xeon"}
