@@ -235,28 +235,32 @@ function startFacets(table, refresh) {
 }
 
 const FOLDED_ROWS = window.matchMedia("(max-width: 620px)").matches ? 6 : 10;
+const FEW_MORE = 2; // rows that are not worth a button
 const PAPER_ROWS = 20;
 
 function startTable(table) {
   const body = table.tBodies[0];
   const headers = [...table.tHead.rows[0].cells];
   let most = FOLDED_ROWS;
-  let folded = body.rows.length > FOLDED_ROWS + 2;
+  let folded = body.rows.length > FOLDED_ROWS + FEW_MORE;
   let wanted = "";
   const choices = startFacets(table, () => refresh());
   const more = element("button", "", "more");
   const refresh = () => {
-    let shown = 0;
-    let hits = 0;
-    for (const row of body.rows) {
+    const fits = (row) => {
       const text = () => `${row.textContent} ${row.dataset.facets || ""}`.toLowerCase();
-      const fits = choices.every((fitsChoice) => fitsChoice(row)) && (!wanted || text().includes(wanted));
-      if (fits) hits += 1;
-      row.hidden = !fits || (folded && shown >= most);
+      return choices.every((fitsChoice) => fitsChoice(row)) && (!wanted || text().includes(wanted));
+    };
+    const fitting = new Set([...body.rows].filter(fits));
+    const hits = fitting.size;
+    const limit = folded && hits > most + FEW_MORE ? most : hits;
+    let shown = 0;
+    for (const row of body.rows) {
+      row.hidden = !fitting.has(row) || shown >= limit;
       if (!row.hidden) shown += 1;
     }
     more.textContent = folded ? `Show all ${formatCount(hits)} rows` : `Show the first ${FOLDED_ROWS} rows`;
-    more.hidden = hits <= FOLDED_ROWS;
+    more.hidden = hits <= FOLDED_ROWS + FEW_MORE;
   };
   const key = (row, column) => {
     const text = row.cells[column].dataset.v;
