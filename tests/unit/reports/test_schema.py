@@ -38,7 +38,7 @@ def _is_kept(line: str, words: dict[str, set[str]]) -> bool:
     """Whether the key is there with the same type, or with one more of the words that it may be."""
     key, _, kind = _parts(line)
     pinned = set(kind.split(" or "))
-    is_of_words = all(word.startswith("`") for word in pinned)
+    is_of_words = all(word.startswith("`") for word in pinned - {"null"})
     return words.get(key) == pinned or (is_of_words and pinned < words.get(key, set()))
 
 
