@@ -22,7 +22,7 @@ torch = pytest.importorskip("torch")
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
-from perfscope.runners import comm  # noqa: E402
+from perfscope.runners import carriers  # noqa: E402
 from perfscope.runners.comm import Call, Group, Ledger  # noqa: E402
 from perfscope.runners.compression.int8 import BLOCK, Int8Exchange  # noqa: E402
 from perfscope.runners.compression.onebit import OneBitExchange  # noqa: E402
@@ -91,7 +91,7 @@ def _fake_gather(out: Any, part: Any, group: Place, async_op: bool) -> Any:
 @contextmanager
 def fake_collectives() -> Iterator[None]:
     dist = SimpleNamespace(all_reduce=_fake_reduce, ReduceOp=SimpleNamespace(SUM=None))
-    with patch.object(comm, "dist", dist), patch.object(comm, "_all_gather_single", _fake_gather):
+    with patch.object(carriers, "dist", dist), patch.object(carriers, "_all_gather_single", _fake_gather):
         yield
 
 
