@@ -22,7 +22,7 @@ from perfscope.reports.sections.communication import communication_section
 from perfscope.reports.sections.counters import counters_section
 from perfscope.reports.sections.critical_path import critical_path_section
 from perfscope.reports.sections.devices import device_section
-from perfscope.reports.sections.efficiency import efficiency_section
+from perfscope.reports.sections.efficiency import efficiency_figures, efficiency_section
 from perfscope.reports.sections.execution import execution_section, execution_verdict
 from perfscope.reports.sections.experts import experts_section
 from perfscope.reports.sections.findings import LONGEST_SENTENCE, findings_section, saving_sentence, with_card
@@ -242,7 +242,7 @@ def _why_slower(machine: MachineAnalysis | None) -> str:
 
 
 def build_figures(analysis: RunAnalysis) -> tuple[KeyFigure, ...]:
-    """The strip at the top: step, throughput, exposed communication, ranks, overhead."""
+    """The strip at the top: step, throughput, exposed communication, efficiency, ranks, overhead."""
     figures = [*_state_figure(analysis), _step_figure(analysis), _throughput_figure(analysis)]
     figures += [*_tokens_figure(analysis), *_utilization_figure(analysis)]
     shares = mean_shares(analysis)
@@ -256,7 +256,7 @@ def build_figures(analysis: RunAnalysis) -> tuple[KeyFigure, ...]:
             figures.append(
                 KeyFigure(id="exposed_comm", title="Exposed communication", value=value, note=note)
             )
-    figures += [_ranks_figure(analysis), *_memory_figures(analysis)]
+    figures += [*efficiency_figures(analysis), _ranks_figure(analysis), *_memory_figures(analysis)]
     figures += [*machine_figures(analysis), _overhead_figure(analysis)]
     return tuple(figures)
 

@@ -44,12 +44,15 @@ def pages(tmp_path_factory: pytest.TempPathFactory, report: Path) -> dict[str, P
     write_many(folder / "runs", 24, num_series=4)
     arguments = ["dashboard", str(folder / "runs"), "-o", str(folder / "site")]
     CliRunner().invoke(cli, arguments, catch_exceptions=False, standalone_mode=False)
+    plan = folder / "plan.html"
+    arguments = ["plan", "--model", "gpt-nano", "--cluster", "1x2", "--no-calibrate", "-o", str(plan)]
+    CliRunner().invoke(cli, arguments, catch_exceptions=False, standalone_mode=False)
     dashboard = folder / "site" / "index.html"
-    return {"report": report, "compare": compare, "history": history, "dashboard": dashboard}
+    return {"report": report, "compare": compare, "history": history, "dashboard": dashboard, "plan": plan}
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("kind", ["report", "compare", "history", "dashboard"])
+@pytest.mark.parametrize("kind", ["report", "compare", "history", "dashboard", "plan"])
 @pytest.mark.parametrize("width", [1300, 390])
 def test_axe_finds_nothing(
     browser: Browser, axe: str, pages: dict[str, Path], kind: str, theme: str, width: int

@@ -53,10 +53,17 @@ CASES: dict[str, dict[str, BenchConfig]] = {
         },
         "sp=2 adamw": mesh("sp=2", optimizer="adamw", momentum=0.0, learning_rate=0.001),
     },
-    "two ranks": _cases(
-        *("pp=2 gpipe", "pp=2 interleaved", "pp=2 zero-bubble", "fsdp=2 gpt-nano", "fsdp=2 moe-nano"),
-        *("tp=2 llama-nano", "cp=2 llama-nano", "sp=2 llama-nano", "sp=2 moe-nano"),
-    ),
+    "two ranks": {
+        **_cases(
+            *("pp=2 gpipe", "pp=2 interleaved", "pp=2 zero-bubble", "fsdp=2 gpt-nano", "fsdp=2 moe-nano"),
+            *("tp=2 llama-nano", "cp=2 llama-nano", "sp=2 llama-nano", "sp=2 moe-nano"),
+        ),
+        **{f"{axis}=2 accumulated": mesh(f"{axis}=2", accumulate=2) for axis in ("dp", "fsdp", "tp", "cp")},
+        **{
+            f"{axis}=2 recomputed": mesh(f"{axis}=2", activation_checkpointing=True)
+            for axis in ("dp", "fsdp", "pp")
+        },
+    },
     "four ranks": {
         **_cases(
             *("dp=2,cp=2 gpt-nano", "tp=2,cp=2 llama-nano", "cp=2,pp=2 llama-nano", "tp=2,pp=2 moe-nano"),

@@ -10,6 +10,7 @@ import torch
 
 from perfscope.runners.config import BenchConfig, BenchError
 from perfscope.runners.data.registry import open_feed
+from perfscope.runners.mesh import Mesh
 from perfscope.runners.models.registry import build_model
 from perfscope.runners.planning import plan
 from perfscope.runners.schemes.local import loss_of
@@ -28,6 +29,11 @@ RUNS = [
     *(bench(scheme, 2, **RECOMPUTED) for scheme in (*DATA, "ps.sync")),
     bench("ps.sync", 2, **DIVIDED),
 ]
+
+
+def along(axes: str) -> dict[str, Any]:
+    """Settings of a small transformer on a mesh."""
+    return {"mesh": Mesh.parse(axes), "model": "transformer", "input_shape": (16,)}
 
 
 def alone(config: BenchConfig) -> Any:
@@ -114,6 +120,11 @@ def test_a_gradient_that_is_not_finite_makes_no_update_and_halves_the_scale() ->
         ("ps.async_sgd", {"dtype": "float16"}, "use bfloat16"),
         ("easgd.sync2", {"dtype": "float16"}, "use bfloat16"),
         ("pp.gpipe", {"accumulate": 2}, "leave it out"),
+        ("mesh", {"accumulate": 2, **along("pp=2")}, "along pp: .* use --microbatches"),
+        ("mesh", {"dtype": "bfloat16", **along("tp=2")}, "along tp: .* use float32 or float64"),
+        ("mesh", {"dtype": "float16", **along("fsdp=2")}, "along fsdp: .* use bfloat16"),
+        ("mesh", {"activation_checkpointing": True, **along("tp=2")}, "along tp: .* exchanged again"),
+        ("mesh", {"activation_checkpointing": True, "model": "mlp"}, "which has no blocks"),
         ("mp.filter", {"activation_checkpointing": True}, "exchanged again"),
         ("hy.owt", {"dtype": "bfloat16"}, "use float32 or float64"),
         ("dp.packed", {"accumulate": 3}, "16 samples of a rank cannot be cut into 3"),

@@ -6,7 +6,7 @@ from perfscope import units
 from perfscope.analysis.efficiency.results import Efficiency
 from perfscope.analysis.results import RunAnalysis
 from perfscope.messages.efficiency import TITLES
-from perfscope.reports.model import Column, Section, Table, Unit, Value
+from perfscope.reports.model import Column, KeyFigure, Section, Table, Unit, Value
 from perfscope.vocabulary.efficiency import ACCEPTABLE, SPLIT_BY_HOST, PopFactor
 
 # (depth, factor, what it says)
@@ -58,6 +58,16 @@ def efficiency_section(analysis: RunAnalysis) -> Section | None:
         ),
     )
     return Section(id="efficiency", title="Parallel efficiency", lead=_lead(efficiency), blocks=(table,))
+
+
+def efficiency_figures(analysis: RunAnalysis) -> tuple[KeyFigure, ...]:
+    """The tile of the whole; none for a lone rank."""
+    efficiency = analysis.efficiency
+    if efficiency is None or len(efficiency.useful_ns) < 2:
+        return ()
+    value = units.format_ratio(efficiency.parallel_efficiency, 0)
+    note = f"of the ranks' time is compute; load balance {units.format_ratio(efficiency.load_balance, 0)}"
+    return (KeyFigure(id="efficiency", title="Parallel efficiency", value=value, note=note),)
 
 
 def _lead(efficiency: Efficiency) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
 from math import prod
 from typing import Any
 
@@ -47,6 +48,18 @@ def shard_blocks(model: nn.Sequential, mesh: Any, root: str | None, *, keep: boo
         if name != root and next(child.parameters(), None) is not None:
             fully_shard(child, **settings)
     return fully_shard(model, **settings)
+
+
+@contextmanager
+def kept_whole(model: Any) -> Iterator[None]:
+    """Passes of an FSDPModule whose gradients are not reduced yet, and that leave its weights gathered."""
+    for setting in (model.set_requires_gradient_sync, model.set_reshard_after_backward):
+        setting(False)
+    try:
+        yield
+    finally:
+        for setting in (model.set_requires_gradient_sync, model.set_reshard_after_backward):
+            setting(True)
 
 
 def shard_calls(

@@ -174,7 +174,8 @@ class RankPart:
         job, mesh = self.job, self.job.mesh
         if mesh.size(Axis.FSDP) == 1:
             return []
-        kept = self.blocks if mesh.size(Axis.PP) > 1 else (job.shape.tied_block,)
+        is_kept = mesh.size(Axis.PP) > 1 or self.num_microbatches > 1
+        kept = self.blocks if is_kept else (job.shape.tied_block,)
         shards, replicas = ((axis, mesh.group(axis, self.rank)) for axis in (Axis.FSDP, Axis.DP))
         return shard_calls(self.held.items(), job.element_size, shards, replicas, kept)
 

@@ -124,6 +124,18 @@ class Feed(ABC):
         return []
 
 
+def passes_options(config: BenchConfig) -> dict[str, str]:
+    """Keys of `Scheme.refused_passes` that a run asks for -> the option that does."""
+    asked = {
+        "accumulate": (config.accumulate > 1, f"--accumulate {config.accumulate}"),
+        "activation_checkpointing": (config.activation_checkpointing, "--activation-checkpointing"),
+        "compile": (config.compile != "none", f"--compile {config.compile}"),
+        "mixed": (config.is_mixed, f"--dtype {config.dtype}"),
+        "float16": (config.dtype == "float16", "--dtype float16"),
+    }
+    return {name: option for name, (is_asked, option) in asked.items() if is_asked}
+
+
 class Scheme(ABC):
     """One parallel scheme on one rank.
 
@@ -224,17 +236,10 @@ class Scheme(ABC):
     @classmethod
     def check_passes(cls, config: BenchConfig) -> None:
         """Raises BenchError for micro-batches, recomputation or a precision that the scheme cannot use."""
-        asked = {
-            "accumulate": (config.accumulate > 1, f"--accumulate {config.accumulate}"),
-            "activation_checkpointing": (config.activation_checkpointing, "--activation-checkpointing"),
-            "compile": (config.compile != "none", f"--compile {config.compile}"),
-            "mixed": (config.is_mixed, f"--dtype {config.dtype}"),
-            "float16": (config.dtype == "float16", "--dtype float16"),
-        }
+        options = passes_options(config)
         for name, reason in cls.refused_passes.items():
-            is_asked, option = asked[name]
-            if is_asked:
-                raise BenchError(f"{cls.name} cannot take {option}: {reason}")
+            if name in options:
+                raise BenchError(f"{cls.name} cannot take {options[name]}: {reason}")
 
     @classmethod
     def check(cls, job: Job) -> None:

@@ -50,12 +50,11 @@ def _missing_for_cpu() -> str | None:
     return None
 
 
-def require_blocks(scheme: str, job: Job, why: str) -> None:
-    """Raises BenchError where `--compile` is asked for, and the model has no blocks to compile one by one."""
-    config = job.config
-    if config.compile != "none" and not any("." in layer.name for layer in job.shape.layers):
+def require_blocks(scheme: str, job: Job, option: str, why: str) -> None:
+    """Raises BenchError where the model has no blocks that `option` could take one by one."""
+    if not any("." in layer.name for layer in job.shape.layers):
         raise BenchError(
-            f"{scheme} cannot take --compile {config.compile} with {config.model}, which has no blocks: "
+            f"{scheme} cannot take {option} with {job.config.model}, which has no blocks: "
             f"{why}; use a model with blocks, such as transformer or resnet50, or dp.ddp"
         )
 

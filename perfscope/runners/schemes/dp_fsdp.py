@@ -12,7 +12,15 @@ from torch.distributed.tensor import DTensor
 
 from perfscope.runners.composed.shards import shard_blocks, shard_calls
 from perfscope.runners.job import Job
-from perfscope.runners.schemes.base import NO_SKIP, NO_WHOLE_GRADIENT, OF_TORCH, Axes, Batch, Scheme
+from perfscope.runners.schemes.base import (
+    NO_SKIP,
+    NO_WHOLE_GRADIENT,
+    OF_TORCH,
+    Axes,
+    Batch,
+    Scheme,
+    passes_options,
+)
 from perfscope.runners.schemes.compilation import require_blocks
 from perfscope.runners.schemes.dp_ddp import require_torch_group
 from perfscope.runners.schemes.layer_rules import layers_of, norm_traffic
@@ -39,7 +47,8 @@ class _Sharded(Scheme):
     @classmethod
     def check(cls, job: Job) -> None:
         """See Scheme."""
-        require_blocks(cls.name, job, "weights are gathered between its layers")
+        if (option := passes_options(job.config).get("compile")) is not None:
+            require_blocks(cls.name, job, option, "weights are gathered between its layers")
 
     def build(self, model: nn.Sequential) -> None:
         """See Scheme. Every top-level child with parameters is an FSDP unit; tied weights are the root's."""

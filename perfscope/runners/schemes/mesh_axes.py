@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from math import prod
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -17,7 +19,7 @@ from perfscope.runners.comm import Group, local_part
 from perfscope.runners.composed.experts import divide_experts, expert_layers
 from perfscope.runners.composed.layers import divide_layers, settle_gradients, whole_tensor
 from perfscope.runners.composed.pairs import tensor_pairs
-from perfscope.runners.composed.shards import shard_blocks
+from perfscope.runners.composed.shards import kept_whole, shard_blocks
 from perfscope.runners.composed.volumes import RankPart, average_axes, layer_axis
 from perfscope.runners.config import BenchError
 from perfscope.runners.inputs import InputKind
@@ -27,11 +29,19 @@ from perfscope.runners.model_parallel.context import CONTEXT_ATTENTION
 from perfscope.runners.model_parallel.operators import gather_parts
 from perfscope.runners.models.registry import find_model
 from perfscope.runners.models.transformer import DotProductAttention
-from perfscope.runners.schemes.base import DIVIDED_MODEL, NO_WHOLE_GRADIENT, OF_TORCH, Axes, Batch, Scheme
+from perfscope.runners.schemes.base import (
+    DIVIDED_MODEL,
+    NO_SKIP,
+    NO_WHOLE_GRADIENT,
+    OF_TORCH,
+    Axes,
+    Batch,
+    Scheme,
+    passes_options,
+)
 from perfscope.runners.schemes.compilation import require_blocks
 from perfscope.runners.schemes.cp_sequence import require_attention, require_heads
 from perfscope.runners.schemes.dp_ddp import require_torch_group
-from perfscope.runners.schemes.local import loss_of
 from perfscope.runners.schemes.mp_base import require_divisible
 from perfscope.runners.schemes.pp_schedules import (
     GPipe,
@@ -56,6 +66,16 @@ _PIPELINES: Mapping[str, type[Pipeline]] = {
     "1f1b": OneForwardOneBackward,
     "interleaved": Interleaved,
     "zero-bubble": _ZeroBubble,
+}
+
+
+_LAYER_AXES = (Axis.TP, Axis.SP, Axis.CP, Axis.EP)  # exchange inside of layers
+_REFUSED_ALONG: Mapping[str, tuple[tuple[Axis, ...], str]] = {
+    "accumulate": ((Axis.PP,), "its schedule has microbatches; use --microbatches"),
+    "activation_checkpointing": (_LAYER_AXES, DIVIDED_MODEL["activation_checkpointing"]),
+    "mixed": ((*_LAYER_AXES, Axis.PP), DIVIDED_MODEL["mixed"]),
+    "float16": ((Axis.FSDP,), NO_SKIP["float16"]),
+    "compile": (_LAYER_AXES, f"{DIVIDED_MODEL['compile']} of dp, fsdp and pp"),
 }
 
 
@@ -144,11 +164,6 @@ class MeshParallel(Scheme):
     )
     splits = (Axis.DP, Axis.FSDP, Axis.TP, Axis.SP, Axis.PP, Axis.CP, Axis.EP)
     refused_updates = NO_WHOLE_GRADIENT
-    refused_passes: ClassVar[Mapping[str, str]] = {
-        name: reason
-        for name, reason in DIVIDED_MODEL.items()
-        if name != "compile"  # along some axes
-    }
     whole_layers = False
     backends = OF_TORCH
 
@@ -160,7 +175,7 @@ class MeshParallel(Scheme):
     @classmethod
     def num_microbatches(cls, job: Job) -> int:
         """See Scheme."""
-        return _pipeline(job).num_microbatches(job) if job.mesh.size(Axis.PP) > 1 else 1
+        return _pipeline(job).num_microbatches(job) if job.mesh.size(Axis.PP) > 1 else job.config.accumulate
 
     @classmethod
     def check(cls, job: Job) -> None:
@@ -168,7 +183,7 @@ class MeshParallel(Scheme):
         cls._check_sequence(job)
         cls._check_layers(job)
         cls._check_experts(job)
-        cls._check_compile(job)
+        cls._check_options(job)
         if job.mesh.size(Axis.PP) > 1:
             _pipeline(job).check(job)
 
@@ -222,18 +237,18 @@ class MeshParallel(Scheme):
         )
 
     @classmethod
-    def _check_compile(cls, job: Job) -> None:
-        if job.config.compile == "none":
-            return
-        axes = [axis for axis in (Axis.TP, Axis.SP, Axis.CP, Axis.EP) if job.mesh.size(axis) > 1]
-        if axes:
-            names = " and ".join(axes)
-            raise BenchError(
-                f"{cls.name} cannot take --compile {job.config.compile} along {names}: "
-                f"{DIVIDED_MODEL['compile']} of dp, fsdp and pp"
-            )
-        if job.mesh.size(Axis.FSDP) > 1 or job.mesh.size(Axis.PP) > 1:
-            require_blocks(cls.name, job, "fsdp and pp divide it into its layers")
+    def _check_options(cls, job: Job) -> None:
+        sizes, options = job.mesh.size, passes_options(job.config)
+        for name, (refused, reason) in _REFUSED_ALONG.items():
+            axes = [axis for axis in refused if sizes(axis) > 1]
+            if name in options and axes:
+                raise BenchError(
+                    f"{cls.name} cannot take {options[name]} along {' and '.join(axes)}: {reason}"
+                )
+        if "compile" in options and (sizes(Axis.FSDP) > 1 or sizes(Axis.PP) > 1):
+            require_blocks(cls.name, job, options["compile"], "fsdp and pp divide it into its layers")
+        if (option := options.get("activation_checkpointing")) is not None:
+            require_blocks(cls.name, job, option, "a mesh takes it apart into its layers")
 
     @classmethod
     def layout(cls, job: Job) -> Mapping[str, Any]:
@@ -282,7 +297,8 @@ class MeshParallel(Scheme):
         if mesh.size(Axis.PP) > 1:
             self._schedule = self._open_pipeline(model)
         elif mesh.size(Axis.FSDP) > 1:
-            self.model = shard_blocks(self.model, self._shard_mesh(), job.shape.tied_block)
+            whole = job.config.accumulate > 1
+            self.model = shard_blocks(self.model, self._shard_mesh(), job.shape.tied_block, keep=whole)
         self._params = list(self.model.parameters())
         self._averages = self._open_averages(names_of_experts if mesh.size(Axis.EP) > 1 else frozenset())
         comm.name_groups(self.model)
@@ -295,18 +311,30 @@ class MeshParallel(Scheme):
         settle_gradients(self._params)
         for average in self._averages:
             average.apply()
-        self.optimizer.step()
+        self.passes.update(self.optimizer)
         return loss
 
     def rehearse(self, batch: Batch) -> None:
         """See Scheme."""
-        self._run(batch)
+        if self._schedule is not None:
+            self._run_pipeline(self._own_tokens(batch))
+        else:
+            self.passes.rehearse(self.model, self._own_tokens(batch))
 
     def _run(self, batch: Batch) -> torch.Tensor | None:
-        blocks = batch
-        if self._tokens is not None:
-            blocks = Batch(batch.inputs[:, self._tokens], batch.targets[:, self._tokens])
-        return self._run_pipeline(blocks) if self._schedule is not None else self._run_model(blocks)
+        own = self._own_tokens(batch)
+        if self._schedule is not None:
+            return self._run_pipeline(own)
+        is_sharded = self.job.mesh.size(Axis.FSDP) > 1
+        return self.passes.run(
+            self.model, own, partial(kept_whole, self.model) if is_sharded else nullcontext
+        )
+
+    def _own_tokens(self, batch: Batch) -> Batch:
+        """What the rank has of each sequence."""
+        if self._tokens is None:
+            return batch
+        return Batch(batch.inputs[:, self._tokens], batch.targets[:, self._tokens])
 
     def _open_averages(self, names_of_experts: frozenset[str]) -> list[_Average]:
         """Of the gradients of experts, and of all others."""
@@ -319,11 +347,6 @@ class MeshParallel(Scheme):
             flat = self.world.ledger.flat(self.model, params) if groups else None
             averages.append(_Average(params, groups, flat, mesh.size(Axis.EP) if experts else 1))
         return averages
-
-    def _run_model(self, batch: Batch) -> torch.Tensor:
-        loss = loss_of(self.model, batch)
-        loss.backward()
-        return loss.detach()
 
     def _run_pipeline(self, batch: Batch) -> torch.Tensor | None:
         losses: list[torch.Tensor] = []
