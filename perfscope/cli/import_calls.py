@@ -47,6 +47,10 @@ def add_records(run_dir: Path, paths: Sequence[Path]) -> AddedCalls:
         RunDirectoryError: `run_dir` is no run, or cannot be written.
     """
     reader = RunReader(run_dir)
+    if any(summary.inspector is not None for summary in reader.summaries()):
+        raise TraceError(
+            f"{run_dir} is itself made of files of NCCL Inspector; import these together with them"
+        )
     with tempfile.TemporaryDirectory(prefix="perfscope-calls-") as folder:
         imported = import_traces(paths, Path(folder, "run"), for_now=True)
         if other := [str(trace.path) for trace in imported.traces if trace.format != INSPECTOR]:

@@ -13,6 +13,8 @@ import pyarrow as pa
 
 from perfscope.rundir.schema import TIMELINE
 
+_SHORT_ROWS = 65_536
+
 
 class TimelineColumns:
     """Columns of schema.TIMELINE of one rank and window.
@@ -62,6 +64,11 @@ class TimelineColumns:
         return empty if metadata.num_row_groups else set()
 
 
-@lru_cache(maxsize=64)
 def _nulls(length: int, kind: pa.DataType) -> pa.Array:
+    """Those of short windows, of which there are many, are kept."""
+    return _short_nulls(length, kind) if length <= _SHORT_ROWS else pa.nulls(length, kind)
+
+
+@lru_cache(maxsize=64)
+def _short_nulls(length: int, kind: pa.DataType) -> pa.Array:
     return pa.nulls(length, kind)

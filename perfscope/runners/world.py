@@ -169,6 +169,15 @@ class Alone:
         """Nothing to leave."""
 
 
+# Of perfscope's own start and of torchrun, of MPICH, Open MPI and Slurm.
+_LOCAL_RANKS = ("LOCAL_RANK", "MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID")
+_LOCAL_SIZES = ("LOCAL_WORLD_SIZE", "MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE")
+
+
+def _first_number(env: Mapping[str, str], names: Sequence[str]) -> int | None:
+    return next((int(env[name]) for name in names if env.get(name, "").isdigit()), None)
+
+
 def open_world(
     config: BenchConfig,
     environment: Mapping[str, str] | None = None,
@@ -189,9 +198,9 @@ def open_world(
         from perfscope.runners.mpi import MpiPeers
 
         peers: Peers = MpiPeers(config.timeout_s)
-        local_rank = int(env.get("MPI_LOCALRANKID") or env.get("OMPI_COMM_WORLD_LOCAL_RANK") or 0)
+        local_rank = _first_number(env, _LOCAL_RANKS) or 0
         _require_size(config, peers.size)
-        local_size = int(env.get("MPI_LOCALNRANKS") or env.get("OMPI_COMM_WORLD_LOCAL_SIZE") or 1)
+        local_size = _first_number(env, _LOCAL_SIZES) or 1
         return World(peers, local_rank, choose_device(config, local_rank, local_size))
     local_rank = int(env.get("LOCAL_RANK", "0"))
     _require_size(config, int(env.get("WORLD_SIZE", "1")))

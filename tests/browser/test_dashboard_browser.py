@@ -50,7 +50,7 @@ def test_the_page_asks_for_nothing_and_complains_of_nothing(browser: Browser, pa
 def test_choices_narrow_the_runs_together(browser: Browser, page: Path) -> None:
     browser.open(page)
     choose(browser, "Label", "model=m1")
-    assert len(shown(browser)) == 20 and all("model=m1" in row for row in shown(browser))
+    assert len(shown(browser)) == 10 and all("model=m1" in row for row in shown(browser))
     assert "24 rows" in browser.find("#runs-table .more").text
     choose(browser, "Commit", "0000003")
     assert len(shown(browser)) == 1
@@ -76,7 +76,7 @@ def test_the_search_shows_a_row_that_a_choice_hides(browser: Browser, page: Path
 def test_hosts_that_a_cell_has_no_place_for_are_found(browser: Browser, page: Path) -> None:
     browser.open(page)
     browser.find('[data-filter="runs-table"]').send_keys("nightly-2")
-    assert len(shown(browser)) == 20 and all("nightly-2" in row for row in shown(browser))
+    assert len(shown(browser)) == 10 and all("nightly-2" in row for row in shown(browser))
 
 
 def test_a_series_leads_to_its_chart_in_a_folded_section(browser: Browser, page: Path) -> None:

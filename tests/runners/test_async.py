@@ -244,8 +244,7 @@ def test_a_silent_or_lost_peer_is_one_line_in_time() -> None:
         ("hogwild.sgd", 4, {"num_hosts": 2}, "cannot run on 2 hosts"),
         ("hogwild.sgd", 2, {"backend": "nccl"}, "use --backend gloo or mpi"),
         ("ps.async_sgd", 2, {"backend": "nccl"}, "use --backend gloo or mpi"),
-        ("easgd.sync_ar", 2, {"backend": "mpi"}, "use --backend gloo or nccl"),
-        ("easgd.sync1", 2, {"backend": "mpi"}, "use --backend gloo"),
+        ("dp.fsdp", 2, {"backend": "mpi"}, "use --backend gloo or nccl"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(

@@ -201,7 +201,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"scheme": "emb.row", "optimizer": "lamb", "momentum": 0.0}, "cannot take --optimizer lamb"),
     ({"scheme": "emb.table", "clip_norm": 1.0}, "no rank has the whole gradient"),
     ({"scheme": "emb.table", "accumulate": 2}, "cannot take --accumulate 2"),
-    ({"scheme": "dp.packed", "data": "/"}, "dlrm-nano takes clicks inputs"),
+    ({"scheme": "dp.packed", "data": "/"}, "/ cannot be read: Is a directory"),
     ({"scheme": "dp.packed", "model": "table_mlp", "num_classes": 8, "target": "auc=0.8"}, "needs 2 classes"),
 ]
 

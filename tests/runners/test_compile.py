@@ -28,7 +28,10 @@ TOKENS: dict[str, Any] = {
     "compile": "aot_eager",
 }
 CHAIN: dict[str, Any] = {**TOKENS, "model": "mlp", "input_shape": (3, 4, 4)}
-REPLICAS = ("dp.packed", "dp.perlayer", "dp.dist_update", "dp.local_sgd", "hy.numa_replica")
+REPLICAS = (
+    *("dp.packed", "dp.perlayer", "dp.dist_update", "dp.local_sgd", "dp.hierarchical", "dp.diloco"),
+    *("dp.gossip", "hy.numa_replica"),
+)
 TAKE_IT = {"serial", "dp.ddp", "dp.fsdp", "dp.hsdp", "mesh", *REPLICAS}
 FEW = [bench("dp.ddp", 2, **CHAIN)]
 RUNS = [
@@ -98,7 +101,7 @@ def test_schemes_that_cannot_take_it_say_so_in_one_line(scheme: str) -> None:
     config = BenchConfig(scheme=scheme, num_ranks=2, compile="aot_eager")
     if scheme.startswith("emb."):
         config = replace(config, model="dlrm-small", input_shape=(16,), num_classes=2)
-    if scheme == "cp.gather":
+    if scheme.startswith("cp."):
         config = replace(config, model="transformer", input_shape=(8,))
     with pytest.raises(BenchError, match="cannot take --compile aot_eager: ") as error:
         plan(config)

@@ -382,7 +382,7 @@ def test_without_pillow_a_folder_of_images_ends_in_one_clear_line(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("perfscope.runners.data.folder.find_spec", lambda name: None)
-    refused(config_of(data=str(folder)), "a folder of images needs Pillow: pip install")
+    refused(config_of(data=str(folder)), "images need Pillow: pip install")
 
 
 def test_folders_without_usable_images_end_in_one_clear_line(tmp_path: Path, folder: Path) -> None:

@@ -75,7 +75,7 @@ def _asleep(evidence: Evidence, slow: Slow) -> HostActivity | None:
     for entry in (entry for entries in peers for entry in entries if entry.kind in more):
         more[entry.kind] -= entry.ns / len(peers)
     kind = max(more, key=lambda kind: more[kind], default=HostActivity.BLOCKED)
-    if kind is HostActivity.BLOCKED or sum(more.values()) < _ASLEEP * slow.excess_ns:
+    if kind is HostActivity.BLOCKED or more[kind] < _ASLEEP * slow.excess_ns:
         return None
     return kind
 

@@ -42,6 +42,8 @@ def attention_calls(
     """What a rank calls along cp in attention layers, in a step."""
     mesh = job.mesh
     members = mesh.group(Axis.CP, rank)
+    if len(members) == 1:
+        return
     after = members[(members.index(rank) + 1) % len(members)]
     per_element = job.group_batch // num_microbatches * job.element_size
     for layer in layers:

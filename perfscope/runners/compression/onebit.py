@@ -24,7 +24,7 @@ class OneBitExchange(GatheringExchange):
         """See GatheringExchange."""
         blocks = _blocks(flat)
         is_high = _blocks(flat >= 0)
-        highs = (blocks * is_high).sum(1) / is_high.sum(1).clamp_min(1)
+        highs = torch.where(is_high, blocks, 0).sum(1) / is_high.sum(1).clamp_min(1)
         is_low = _blocks(~(flat >= 0))
         lows = torch.where(is_low, blocks, 0).sum(1) / is_low.sum(1).clamp_min(1)
         torch.sub(flat, _decoded(is_high, highs, lows, flat.numel()), out=residual)

@@ -37,6 +37,8 @@ def open_binaries(folder: Path, input_shape: tuple[int, int, int]) -> ArrayStore
         parts = [_cifar(folder / name, 2) for name in _CIFAR100]
     else:
         return None
+    if len({images.shape[1:] for images, _ in parts}) > 1:
+        raise BenchError(f"{folder}: images of its files differ in size; they are of one set")
     images, labels = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
     store = ArrayStore(folder, images, labels, input_shape)
     store.first_held_out = len(labels) - len(parts[-1][1])
@@ -60,8 +62,9 @@ def _idx(folder: Path, name: str) -> np.ndarray:
     content = _content(path)
     num_dims = content[3] if len(content) > 3 else 0
     begin = 4 + 4 * num_dims
-    shape = np.frombuffer(content[4:begin], ">u4").astype(np.int64)
-    if content[:3] != b"\0\0\x08" or len(shape) != num_dims or len(content) - begin != shape.prod():
+    is_whole = content[:3] == b"\0\0\x08" and len(content) >= begin
+    shape = np.frombuffer(content[4:begin] if is_whole else b"", ">u4").astype(np.int64)
+    if not is_whole or len(content) - begin != shape.prod():
         raise BenchError(f"{path} is damaged, or no IDX file of bytes")
     return np.frombuffer(content, np.uint8, offset=begin).reshape(shape)
 

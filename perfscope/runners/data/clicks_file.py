@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Sequence
+from math import isfinite
 from pathlib import Path
 from zlib import crc32
 
@@ -69,9 +70,11 @@ class ClickFile(SampleStore):
                 f"{self.name}, line {index + 1} begins with {columns[0][:20]!r}, not with 0 or 1"
             )
         try:
-            list(map(float, filter(None, columns[1 : 1 + self._num_dense])))
+            dense = list(map(float, filter(None, columns[1 : 1 + self._num_dense])))
         except ValueError as error:
             raise BenchError(f"{self.name}, line {index + 1}: {error}") from error
+        if not all(map(isfinite, dense)):
+            raise BenchError(f"{self.name}, line {index + 1}: a dense feature is not finite")
         return columns
 
     def _features(self, columns: Sequence[bytes]) -> list[float]:

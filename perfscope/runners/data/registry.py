@@ -18,8 +18,8 @@ from perfscope.runners.schemes.base import Batch, Feed
 
 SYNTHETIC = "synthetic"
 _KINDS = {  # what holds samples of a kind, for messages
-    InputKind.IMAGE: "a folder with one sub-folder of images per class, the files of MNIST or CIFAR, or tar "
-    "shards, an .npz file",
+    InputKind.IMAGE: "a folder (of one sub-folder of images per class, MNIST's or CIFAR's files, or tar "
+    "shards), a .tar or an .npz file",
     InputKind.TOKENS: "a .bin file of tokens, or a folder with train.bin and val.bin",
     InputKind.CLICKS: "a file of lines as Criteo's",
 }
@@ -119,10 +119,16 @@ def _found(config: BenchConfig) -> SampleStore:
     return _open_images(path, config.input_shape)
 
 
+def _is_of_shards(folder: Path) -> bool:
+    """Whether it has tar files and no folders, which would be classes that were unpacked from them."""
+    names = [child for child in folder.iterdir() if not child.name.startswith(".")]
+    return any(child.suffix == ".tar" for child in names) and not any(child.is_dir() for child in names)
+
+
 def _open_images(path: Path, input_shape: tuple[int, ...]) -> SampleStore:
     channels, height, width = input_shape
     shape = (channels, height, width)
-    if path.suffix == ".tar" or (path.is_dir() and next(path.glob("*.tar"), None) is not None):
+    if path.suffix == ".tar" or (path.is_dir() and _is_of_shards(path)):
         from perfscope.runners.data.shards import TarShards
 
         return TarShards(path, shape)

@@ -64,12 +64,12 @@ class NodeMemory:
         """`size` bytes of zeros for the ranks of a host, as its first one asks. All ranks call it."""
         first = world.rank - world.local_rank
         path = SHARED_FOLDER / f"{_PREFIX}{world.peers.agreed(token_hex(8))}-{first}"
-        made = _created(path, size) if world.local_rank == 0 and size else None
-        world.peers.barrier()
         try:
-            memory = made if world.local_rank == 0 else _opened(path)
-        finally:
+            made = _created(path, size) if world.local_rank == 0 and size else None
             world.peers.barrier()
+            memory = made if world.local_rank == 0 else _opened(path)
+            world.peers.barrier()
+        finally:
             if world.local_rank == 0:
                 with suppress(FileNotFoundError):
                     path.unlink()

@@ -45,6 +45,8 @@ class TarShards(EncodedImages):
         else:
             folders = [str(PurePosixPath(member.name).parent) for member in self._members]
             numbers = {folder: number for number, folder in enumerate(sorted(set(folders)))}
+            if len(numbers) == 1:
+                raise BenchError(f"{path}: images have no class; put its number into a .cls file beside each")
             self.labels = [numbers[folder] for folder in folders]
 
     def open_image(self, index: int) -> tuple[str, BinaryIO]:

@@ -200,8 +200,9 @@ class _Ring(torch.autograd.Function):
                 )
                 grad_q += grad_q_part
                 sums += of_block
-            comm.start_hop(sums, before, group).wait()
-            sums = before
+            if group.size > 1:
+                comm.start_hop(sums, before, group).wait()
+                sums = before
             if hop is not None:
                 hop.wait()
                 block = arriving

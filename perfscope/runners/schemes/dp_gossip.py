@@ -66,13 +66,12 @@ class Gossip(Replicas):
         if not self._neighbors:
             return
         comm.flatten(self._params, self._flat)
-        pending = [
-            comm.receive(arriving, neighbor, self._group, async_op=True)
-            for neighbor, arriving in zip(self._neighbors, self._arriving, strict=True)
-        ]
-        pending += [
-            comm.send(self._flat, neighbor, self._group, async_op=True) for neighbor in self._neighbors
-        ]
+        pending = []
+        for neighbor, arriving in zip(self._neighbors, self._arriving, strict=True):
+            # The lower rank sends first: NCCL runs the calls of a pair one after the other.
+            calls = [(comm.send, self._flat), (comm.receive, arriving)]
+            for call, weights in calls if self._group.index < neighbor else reversed(calls):
+                pending.append(call(weights, neighbor, self._group, async_op=True))
         for work in pending:
             work.wait()
         for arriving in self._arriving:

@@ -158,6 +158,7 @@ class PsAsyncMsgd(PsAsyncSgd):
     summary = "Asynchronous parameter server with momentum on the server."
     rule = (
         SERVER_WORDS
+        + SHARED_WORDS
         + "As ps.async_sgd, with V <- mu V - eta G^i (3) and W <- W + V (4) on the server for each arriving "
         "gradient. mu is the run's momentum, 0.9 if that is 0; each gradient then counts 1/(1-mu) times in "
         "the long run, so lower eta."

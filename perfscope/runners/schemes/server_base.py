@@ -38,7 +38,8 @@ SHARED_WORDS = (
     "each its part of the gradient. "
 )
 SERVER_WORDS = (
-    "Rank 0 is a server without samples of its own, ranks 1..P-1 are the N = P-1 workers (mesh D = P: the "
+    "Rank 0 is a server (--servers: the first ranks are) without samples of its own, "
+    "ranks 1..P-1 are the N = P-1 workers (mesh D = P: the "
     "server has a place in it). Each worker takes b = B/N samples per step, so N must divide B. "
 )
 
@@ -123,8 +124,8 @@ class ServerScheme(Scheme):
     equals_serial = False
     deterministic = False
     volume = (
-        "|W| e from every worker to the server and back: a worker sends |W| e per step, the server N |W| e. "
-        "All of it crosses the server's one link."
+        "|W| e from every worker to the server and back: a worker sends |W| e per step, each of K servers "
+        "N |W| e / K, which all crosses that server's one link."
     )
     sends_up: ClassVar[str] = "gradients"
 
