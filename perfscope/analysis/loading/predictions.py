@@ -43,7 +43,9 @@ def predicted(loading: RankLoading, stretches: Sequence[Stretch], num_cpus: int 
     predictions = []
     for change, (factor, make) in _changes(loading, num_cpus).items():
         saved = max(0.0, base - period_ns(stretches, make, handing_over)) * min(scale, 1.0)
-        saved = min(saved, float(loading.late_wait_ns))  # no worker shortens the receiving of a batch
+        # A finished batch may wait for the worker's thread that sends it, while the worker decodes the next.
+        if not loading.sets_pace:
+            saved = min(saved, float(loading.late_wait_ns))  # no worker shortens the receiving of a batch
         predictions.append(
             LoaderPrediction(
                 change=change,
@@ -59,7 +61,8 @@ def predicted(loading: RankLoading, stretches: Sequence[Stretch], num_cpus: int 
 def _with_cause(loading: RankLoading) -> RankLoading:
     if not loading.workers or loading.wait_ns < NOTABLE * loading.period_ns:
         return loading
-    if loading.late_wait_ns < (1 - RECEIVED) * loading.wait_ns:
+    is_received = loading.late_wait_ns < (1 - RECEIVED) * loading.wait_ns
+    if is_received and not loading.sets_pace:
         return replace(loading, cause=InputCause.RECEIVING)
     slow = slow_worker(loading.workers)
     alone = loading.prediction(LoaderChange.EQUAL_WORKERS)
