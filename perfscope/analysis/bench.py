@@ -222,9 +222,10 @@ def _caches(records: Mapping[int, BenchRecord]) -> tuple[CacheLevelUse, ...]:
                     samples=samples,
                     share=samples / total,
                     bytes=sum(use.bytes for use in of_level),
-                    capacity_bytes=max((use.capacity_bytes or 0 for use in of_level), default=0)
-                    if level is not CacheLevel.STORAGE
-                    else None,
+                    capacity_bytes=max(
+                        (use.capacity_bytes for use in of_level if use.capacity_bytes is not None),
+                        default=None,
+                    ),
                 )
             )
     return tuple(levels)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from perfscope.ingest.summary import IngestSummary
 
 JSON_SCHEMA_VERSION = 1
+# What was added, (file, what is to be said of it), and lines about it.
+_Added: TypeAlias = tuple[Any, list[tuple[Path, str]], list[str]]
 
 
 class _Import(click.Command):
@@ -134,42 +136,40 @@ def command(
 
 
 def _add_into(run: Path, paths: tuple[Path, ...], *, as_json: bool) -> str:
+    from msgspec import to_builtins
+
     from perfscope.cli.import_calls import are_records
 
     are_logs = {path.suffix == ".darshan" for path in paths}
     if len(are_logs) > 1:
         raise UsageError("--into takes logs of Darshan by themselves: import one kind after the other")
-    if are_logs.pop():
-        return _add_logs(run, paths, as_json=as_json)
-    return (_add_calls if are_records(paths) else _add_scrapes)(run, paths, as_json=as_json)
+    add = _add_logs if are_logs.pop() else _add_calls if are_records(paths) else _add_scrapes
+    added, left_out, lines = add(run, paths)
+    for path, reason in left_out:
+        notice(f"{path}: {reason}")
+    if as_json:
+        facts = to_builtins(added, enc_hook=str)
+        return json.dumps({"schema_version": JSON_SCHEMA_VERSION, "run": str(run), **facts}, indent=1)
+    return "\n".join([*lines, f"run: {run}"])
 
 
-def _add_calls(run: Path, paths: tuple[Path, ...], *, as_json: bool) -> str:
-    from msgspec import to_builtins
+def _left_out(files: Iterable[tuple[Path, str]]) -> list[tuple[Path, str]]:
+    return [(path, f"left out: {reason}") for path, reason in files]
 
+
+def _add_calls(run: Path, paths: tuple[Path, ...]) -> _Added:
     from perfscope.cli.import_calls import add_records
 
     added = add_records(run, paths)
-    for path, reason in added.left_out:
-        notice(f"{path}: left out: {reason}")
-    if as_json:
-        facts = to_builtins(added, enc_hook=str)
-        return json.dumps({"schema_version": JSON_SCHEMA_VERSION, "run": str(run), **facts}, indent=1)
     of = f"{counted(added.num_ranks, 'rank')} on {counted(added.num_communicators, 'communicator')}"
-    return f"{counted(added.num_calls, 'call')} of {of}\nrun: {run}"
+    return added, _left_out(added.left_out), [f"{counted(added.num_calls, 'call')} of {of}"]
 
 
-def _add_scrapes(run: Path, paths: tuple[Path, ...], *, as_json: bool) -> str:
-    from msgspec import to_builtins
-
+def _add_scrapes(run: Path, paths: tuple[Path, ...]) -> _Added:
     from perfscope.collectors.gpu.scrapes import import_scrapes
 
     added = import_scrapes(run, paths)
-    for path in added.by_file_time:
-        notice(f"{path}: no times in it: dated by when the file was written")
-    if as_json:
-        facts = to_builtins(added, enc_hook=str)
-        return json.dumps({"schema_version": JSON_SCHEMA_VERSION, "run": str(run), **facts}, indent=1)
+    undated = [(path, "no times in it: dated by when the file was written") for path in added.by_file_time]
     left_out = {
         "from before or after the run": added.num_outside,
         "of GPUs that are not of the run, or of parts of GPUs": added.num_unknown,
@@ -182,23 +182,16 @@ def _add_scrapes(run: Path, paths: tuple[Path, ...], *, as_json: bool) -> str:
     lines += [
         f"left out: {units.format_count(number)} {reason}" for reason, number in left_out.items() if number
     ]
-    return "\n".join([*lines, f"run: {run}"])
+    return added, undated, lines
 
 
-def _add_logs(run: Path, paths: tuple[Path, ...], *, as_json: bool) -> str:
-    from msgspec import to_builtins
-
+def _add_logs(run: Path, paths: tuple[Path, ...]) -> _Added:
     from perfscope.collectors.darshan.importing import import_logs
 
     added = import_logs(run, paths)
-    for path, reason in added.left_out:
-        notice(f"{path}: left out: {reason}")
-    if as_json:
-        facts = to_builtins(added, enc_hook=str)
-        return json.dumps({"schema_version": JSON_SCHEMA_VERSION, "run": str(run), **facts}, indent=1)
     read, written = units.format_bytes(added.read_bytes), units.format_bytes(added.written_bytes)
     of = f"{counted(added.num_ranks, 'rank')} and {counted(added.num_workers, 'loader worker')}"
-    return f"{of}: {read} read from files, {written} written\nrun: {run}"
+    return added, _left_out(added.left_out), [f"{of}: {read} read from files, {written} written"]
 
 
 def _print_hangs(result: ImportResult) -> None:

@@ -22,10 +22,11 @@ from perfscope.runners.config import BenchConfig, BenchError
 from perfscope.runners.data import sample_cache
 from perfscope.runners.data.folder import ImageFolder
 from perfscope.runners.data.registry import check_data, held_out, open_feed
-from perfscope.runners.data.sample_cache import SHARED_FOLDER, NodeMemory, SampleCache
+from perfscope.runners.data.sample_cache import NodeMemory, SampleCache
 from perfscope.runners.data.scale import scaled_bytes
 from perfscope.runners.models.registry import find_model
 from perfscope.runners.schemes.base import Batch, Feed
+from perfscope.runners.schemes.shared_memory import SHARED_FOLDER
 from perfscope.runners.world import Alone, World
 from tests.integration.run_support import PERFSCOPE
 from tests.runners.training import train_here

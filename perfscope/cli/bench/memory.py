@@ -29,7 +29,7 @@ def require_memory(job: Job, num_here: int) -> None:
         BenchError: they need more than there is, by a bound from below; one line.
     """
     free = read_host(Context()).free_bytes
-    if free and _may_use_gpus(job, num_here):
+    if not free or _may_use_gpus(job, num_here):
         return
     needed: float = num_here * _kept_bytes(job)
     what = "weights alone" if not _is_whole(job) else "weights, gradients and optimizer state alone"
@@ -37,7 +37,7 @@ def require_memory(job: Job, num_here: int) -> None:
         rough = num_here * job.shape.activations * _at_once(job) * job.element_size
         if needed + rough > free / 2:  # else nothing is near, and the exact bytes take seconds
             needed, what = max(needed, num_here * _traced_bytes(job)), "weights, gradients and activations"
-    if free and needed > free:
+    if needed > free:
         raise BenchError(
             f"the {what} of {job.config.model} take {format_bytes(needed)} for "
             f"{counted(num_here, 'rank')} on this machine, which has {format_bytes(free)} free; use a "

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
 from perfscope.runners.config import BenchConfig, BenchError
 from perfscope.runners.data.feeds import synthetic_feed, synthetic_held_out
-from perfscope.runners.data.sample_cache import Host, cache_of
+from perfscope.runners.data.sample_cache import cache_of
 from perfscope.runners.data.stored import DecodedStore, SampleStore, StoredFeed
 from perfscope.runners.data.synthetic import TOKEN_NOISE
 from perfscope.runners.inputs import InputKind
 from perfscope.runners.models.registry import find_model
 from perfscope.runners.schemes.base import Batch, Feed
+
+if TYPE_CHECKING:
+    from perfscope.runners.world import World
 
 SYNTHETIC = "synthetic"
 _KINDS = {  # what holds samples of a kind, for messages
@@ -25,7 +29,7 @@ _KINDS = {  # what holds samples of a kind, for messages
 }
 
 
-def open_feed(config: BenchConfig, device: torch.device | str = "cpu", world: Host | None = None) -> Feed:
+def open_feed(config: BenchConfig, device: torch.device | str = "cpu", world: World | None = None) -> Feed:
     """The training samples of a run, for any rank; `batch` may be called from several threads at once.
 
     Stored samples are read into host memory, synthetic ones are made on `device`. With a `world`, all of
@@ -91,7 +95,7 @@ def check_data(config: BenchConfig) -> None:
         StoredFeed(config, _open(config))
 
 
-def _open(config: BenchConfig, world: Host | None = None) -> SampleStore:
+def _open(config: BenchConfig, world: World | None = None) -> SampleStore:
     store = _found(config)
     if isinstance(store, DecodedStore):
         store.cache = cache_of(config, len(store.labels), store.shape, world)

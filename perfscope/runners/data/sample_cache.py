@@ -15,37 +15,21 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from secrets import token_hex
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from perfscope.runners.config import BenchConfig
+from perfscope.runners.schemes.shared_memory import SHARED_FOLDER
 from perfscope.vocabulary.caches import CacheLevel
 
-SHARED_FOLDER = Path("/dev/shm")
+if TYPE_CHECKING:
+    from perfscope.runners.world import World
+
 _PREFIX = "perfscope-samples-"
 _READY = 1
 _MIB = 1 << 20
 DEFAULT_PROCESS_MB, DEFAULT_NODE_MB = 64.0, 1024.0
-
-
-class Host(Protocol):
-    """What `NodeMemory.shared` needs of a rank's world."""
-
-    @property
-    def rank(self) -> int: ...
-
-    @property
-    def local_rank(self) -> int: ...
-
-    @property
-    def peers(self) -> _Peers: ...
-
-
-class _Peers(Protocol):
-    def barrier(self) -> None: ...
-
-    def agreed(self, value: str) -> str: ...
 
 
 class NodeMemory:
@@ -60,7 +44,7 @@ class NodeMemory:
         self.size = 0 if memory is None else len(memory)
 
     @classmethod
-    def shared(cls, size: int, world: Host) -> NodeMemory:
+    def shared(cls, size: int, world: World) -> NodeMemory:
         """`size` bytes of zeros for the ranks of a host, as its first one asks. All ranks call it."""
         first = world.rank - world.local_rank
         path = SHARED_FOLDER / f"{_PREFIX}{world.peers.agreed(token_hex(8))}-{first}"
@@ -165,7 +149,7 @@ class SampleCache:
 
 
 def cache_of(
-    config: BenchConfig, num_samples: int, shape: tuple[int, ...], world: Host | None
+    config: BenchConfig, num_samples: int, shape: tuple[int, ...], world: World | None
 ) -> SampleCache:
     """As `--process-cache` and `--node-cache` say; the default of the latter leaves half of /dev/shm free.
 

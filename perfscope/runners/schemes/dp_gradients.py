@@ -29,6 +29,14 @@ ALL_REDUCE_AXES = Axes(
 )
 
 
+def collect_gradients(params: Iterable[nn.Parameter], flat: torch.Tensor) -> None:
+    """Makes the parameters' `.grad` views of one 1-d buffer, one behind the other."""
+    offset = 0
+    for param in params:
+        param.grad = flat[offset : offset + param.numel()].view_as(param)
+        offset += param.numel()
+
+
 class LayerGradients:
     """Gradients of one layer in one flat buffer. The parameters' `.grad` are views of it: nothing is copied.
 
@@ -45,10 +53,7 @@ class LayerGradients:
         self.params = list(module.parameters(recurse=False))
         size = sum(param.numel() for param in self.params)
         self.flat = self.params[0].new_zeros(size) if flat is None else flat
-        offset = 0
-        for param in self.params:
-            param.grad = self.flat[offset : offset + param.numel()].view_as(param)
-            offset += param.numel()
+        collect_gradients(self.params, self.flat)
 
     def take(self, mean: torch.Tensor, start: int = 0) -> None:
         """Puts an exchanged piece back where it came from, unless it is there already."""

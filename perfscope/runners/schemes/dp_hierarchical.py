@@ -9,11 +9,10 @@ from torch import nn
 
 from perfscope.runners import comm
 from perfscope.runners.compression.registry import make_exchange
-from perfscope.runners.config import BenchError
 from perfscope.runners.job import Job
-from perfscope.runners.mesh import Mesh
 from perfscope.runners.schemes.base import Axes, Batch
-from perfscope.runners.schemes.dp_gradients import CODECS, Replicas, exchange_traffic
+from perfscope.runners.schemes.dp_gradients import CODECS, Replicas, collect_gradients, exchange_traffic
+from perfscope.runners.schemes.host_groups import HostGroups
 from perfscope.runners.schemes.update_rules import make_optimizer
 from perfscope.runners.traffic import Traffic
 from perfscope.vocabulary.axes import Axis
@@ -22,7 +21,7 @@ from perfscope.vocabulary.taxonomy import Optimization, Parallelism, StatePlacem
 _PART = "part"
 
 
-class Hierarchical(Replicas):
+class Hierarchical(HostGroups, Replicas):
     """Reduce-scatter in the node, all-reduce between nodes, all-gather in the node."""
 
     name = "dp.hierarchical"
@@ -45,25 +44,8 @@ class Hierarchical(Replicas):
         StatePlacement.REPLICATED,
         "reduce-scatter and all-gather in nodes, all-reduce between",
     )
-    splits = (Axis.DP, Axis.NUMA)
+    members = "ranks along numa"
     modifiers = CODECS
-
-    @classmethod
-    def default_mesh(cls, num_ranks: int) -> Mesh:
-        """See Scheme: two nodes where each still has two ranks."""
-        if num_ranks >= 4 and num_ranks % 2 == 0:
-            return Mesh({Axis.DP: 2, Axis.NUMA: num_ranks // 2})
-        return Mesh({Axis.NUMA: num_ranks})
-
-    @classmethod
-    def check(cls, job: Job) -> None:
-        """See Scheme."""
-        for group in job.mesh.groups(Axis.NUMA):
-            if len({job.host_of(rank) for rank in group}) > 1:
-                raise BenchError(
-                    f"{cls.name}: the {len(group)} ranks along numa must share a host, but ranks {group[0]} "
-                    f"to {group[-1]} do not; use a mesh whose numa divides the ranks of a host"
-                )
 
     def build(self, model: nn.Module) -> None:
         """See Scheme."""
@@ -73,11 +55,8 @@ class Hierarchical(Replicas):
         self._exchange = make_exchange(self.config)
         params = list(model.parameters())
         self._flat = self.world.ledger.flat(model)
-        offset = 0
-        for param in params:
-            param.grad = self._flat[offset : offset + param.numel()].view_as(param)
-            offset += param.numel()
-        length = part_length(offset, self._node.size)
+        collect_gradients(params, self._flat)
+        length = part_length(self._flat.numel(), self._node.size)
         self._padded = self._flat.new_zeros(length * self._node.size)
         self._part = self._flat.new_zeros(length)
         self._optimizer = make_optimizer(self, params)

@@ -17,6 +17,7 @@ from perfscope.runners.schemes.dp_gradients import (
     LayerGradients,
     Replicas,
     clear,
+    collect_gradients,
     exchange_traffic,
     gradients_of,
     on_ready,
@@ -51,10 +52,7 @@ class Packed(Replicas):
         self._exchange = make_exchange(self.config)
         params = list(model.parameters())
         self._flat = self.world.ledger.flat(model)
-        offset = 0
-        for param in params:
-            param.grad = self._flat[offset : offset + param.numel()].view_as(param)
-            offset += param.numel()
+        collect_gradients(params, self._flat)
         self._optimizer = make_optimizer(self, params)
 
     def step(self, batch: Batch) -> torch.Tensor:

@@ -9,17 +9,17 @@ from torch import nn
 
 from perfscope.runners import comm
 from perfscope.runners.comm import Group
-from perfscope.runners.config import BenchError
 from perfscope.runners.job import Job
 from perfscope.runners.mesh import Mesh
-from perfscope.runners.schemes.base import Axes, Batch, Scheme
+from perfscope.runners.schemes.base import Axes, Batch
+from perfscope.runners.schemes.host_groups import HostGroups
 from perfscope.runners.schemes.update_rules import make_optimizer
 from perfscope.runners.traffic import Traffic
 from perfscope.vocabulary.axes import Axis
 from perfscope.vocabulary.taxonomy import Optimization, Parallelism, StatePlacement, Synchrony, Topology
 
 
-class NumaReplica(Scheme):
+class NumaReplica(HostGroups):
     """D chips of M replicas."""
 
     name = "hy.numa_replica"
@@ -42,24 +42,7 @@ class NumaReplica(Scheme):
         StatePlacement.REPLICATED,
         "binary tree in the chip, ring all-reduce between roots",
     )
-    splits = (Axis.DP, Axis.NUMA)
-
-    @classmethod
-    def default_mesh(cls, num_ranks: int) -> Mesh:
-        """See Scheme: two chips where each still has two replicas."""
-        if num_ranks >= 4 and num_ranks % 2 == 0:
-            return Mesh({Axis.DP: 2, Axis.NUMA: num_ranks // 2})
-        return Mesh({Axis.NUMA: num_ranks})
-
-    @classmethod
-    def check(cls, job: Job) -> None:
-        """See Scheme."""
-        for group in job.mesh.groups(Axis.NUMA):
-            if len({job.host_of(rank) for rank in group}) > 1:
-                raise BenchError(
-                    f"{cls.name}: the {len(group)} replicas of a chip must share a host, but ranks "
-                    f"{group[0]} to {group[-1]} do not; use a mesh whose numa divides the ranks of a host"
-                )
+    members = "replicas of a chip"
 
     @classmethod
     def traffic(cls, job: Job, rank: int) -> Sequence[Traffic]:
