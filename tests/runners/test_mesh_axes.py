@@ -134,7 +134,7 @@ def test_a_report_has_the_predicted_bytes_of_every_axis(tmp_path: Path, text: st
         ("cp=2,sp=2", {"input_shape": (18,)}, "18 tokens cannot be cut into 4 equal parts; change cp and sp"),
         ("sp=3", {"input_shape": (18,)}, "4 heads, which 3 ranks cannot share; sp=2 would do"),
         ("sp=2,tp=2", {}, "sp divides layers as tp does, over the same ranks"),
-        ("dp=2", {"accumulate": 2}, "cannot take --accumulate 2"),
+        ("pp=2", {"accumulate": 2}, "cannot take --accumulate 2"),
         ("tp=2", {"model": "gpt-nano"}, "3 heads, which 2 ranks cannot share"),
         ("pp=2", {"model": "gpt2-124m"}, "share their weights"),
         ("tp=4", {"model": "llama-nano"}, "2 heads, which 4 ranks cannot share; tp=2 would do"),

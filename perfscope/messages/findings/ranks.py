@@ -60,7 +60,7 @@ class Straggler(FindingFacts, frozen=True, kw_only=True):
 
 def _why_slow(of: Straggler, subject: Subject) -> str:
     if of.asleep is not None:
-        return f"{ASLEEP_ADVICE[of.asleep]} Rank {subject.rank} does so longer than the others."
+        return f"{ASLEEP_ADVICE[of.asleep]} Rank {subject.rank} spends more time there than the others."
     if of.part == "idle":
         return (
             f"Find out what rank {subject.rank} does outside operators: logging, checkpoints, other "

@@ -172,5 +172,5 @@ def test_a_rank_that_sleeps_before_a_collective_is_told_so_and_saves_all_that_it
     finding = analyze_run(run.read()).findings[0]
     assert (finding.id, finding.rank) == ("straggler", 1)
     assert "because it sleeps for a set time" in finding.text.title
-    assert "time.sleep" in finding.text.action and "rank 1" in finding.text.action
+    assert "time.sleep" in finding.text.action and "Rank 1" in finding.text.action
     assert finding.gain_ns == pytest.approx(200 * MS, rel=0.05)
