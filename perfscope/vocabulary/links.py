@@ -42,6 +42,7 @@ class Transport(str, Enum):
     GLOO = "gloo"
     MPI = "mpi"
     NCCL = "nccl"
+    RDMA = "rdma"  # writes, between ports of one host
     COPY = "copy"  # of a device, by its runtime
 
     __str__ = str.__str__

@@ -1,6 +1,6 @@
 """Runs inside an emulated machine: makes load, reads perfscope's collectors around it, writes all down.
 
-    guest.py RESULT.json CASE...     each CASE is NAME:MIB:NUMACTL-OPTIONS
+    guest.py RESULT.json CASE...     each CASE is NAME:MIB:NUMACTL-OPTIONS, or "links"
 
 It judges nothing: test_machines.py does, outside. A part that fails leaves its traceback in "errors", and the
 other parts run.
@@ -21,6 +21,7 @@ from typing import Any
 
 from perfscope.collectors.base import Collector, Reading
 from perfscope.collectors.context import Context, live_context
+from perfscope.collectors.links.measure import Tools, measure_links
 from perfscope.collectors.machine.topology import read_topology
 from perfscope.collectors.registry import own_collectors
 
@@ -29,6 +30,7 @@ CGROUPS = Path("/sys/fs/cgroup")
 PATIENCE_S = 5
 RDMA_MESSAGES, RDMA_BYTES = 500, 65536
 ADDRESSES = ("10.7.0.1", "10.7.0.2")
+LINKS_S = 150.0  # parts that have ended leave the rest of it
 PERFTEST_PORT = 18515  # where ib_write_bw exchanges addresses before it uses RDMA
 
 
@@ -42,10 +44,13 @@ def main(result: Path, cases: Sequence[str]) -> None:
         ("hwloc", lambda: found.update(hwloc=output("lstopo-no-graphics", "--of", "xml"))),
         ("probe", lambda: found.update(capabilities=probe_all())),
         ("rdma", lambda: found.update(rdma=rdma_writes())),
+        *([("links", lambda: found.update(links=links()))] if "links" in cases else []),
         ("throttled", lambda: found.update(throttled=throttled())),
         ("lost packets", lambda: found.update(lost_packets=lost_packets())),
     ]
     for case in cases:
+        if case == "links":
+            continue
         name, mib, options = case.split(":")
         parts.append((name, partial(allocate, found["numa"], name, int(mib), options)))
     for name, part in parts:
@@ -239,6 +244,12 @@ def await_listening(port: int) -> None:
                 return
         time.sleep(0.1)
     raise RuntimeError(f"nobody listens on port {port}")
+
+
+def links() -> dict[str, Any] | None:
+    """What `perfscope doctor --links` measures, without torch, which takes a minute to import here."""
+    tools = Tools(torch_python=None, no_mpi="left out")
+    return measure_links(live_context(), "emulated", tools, budget_s=LINKS_S)
 
 
 def throttled() -> dict[str, Any]:

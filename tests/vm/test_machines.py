@@ -18,6 +18,10 @@ from typing import Any
 
 import pytest
 
+from perfscope.analysis.predict.measured_links import fitted_series
+from perfscope.cli.doctor.links_text import link_lines
+from perfscope.rundir.host_records import LinksRecord
+from perfscope.rundir.typed import read_as
 from tests.vm.kernel import NoKernel
 from tests.vm.machine import (
     KNL_FLAT,
@@ -47,6 +51,7 @@ SPILL_MIB = 320  # it has 256
 
 CASES = {
     TWO_SOCKETS.name: (
+        "links",
         f"local:{MIB}:--cpunodebind=0 --membind=0",
         f"other_socket:{MIB}:--cpunodebind=1 --membind=0",
         f"bare_node:{MIB}:--cpunodebind=0 --membind=2",
@@ -290,6 +295,44 @@ def test_collectors_say_why_they_have_nothing_to_read(machine: Machine) -> None:
     missing = {name: one for name, one in capabilities.items() if not one["available"]}
     assert {"gpu.nvidia", "gpu.amd"} <= missing.keys()
     assert all(one["reason"] for one in missing.values())
+
+
+# Links
+
+
+def test_the_cpus_of_both_sockets_reach_the_memory_of_all_nodes(two_sockets: Machine) -> None:
+    """How fast is the emulator's affair: all nodes are one memory."""
+    cells = read_as(LinksRecord, two_sockets.part("links")).numa
+    assert [(cell.cpu_node, cell.memory_node) for cell in cells] == [
+        (source, target) for source in (0, 1) for target in (0, 1, 2)
+    ]
+    assert all(cell.bytes_per_s and cell.latency_s and cell.latency_s > 1e-9 for cell in cells)
+    text = [line for line, _ in link_lines([two_sockets.part("links")])]
+    assert [line.split("  ")[1] for line in text if line.startswith("  CPUs of")] == [
+        "CPUs of 0",
+        "CPUs of 1",
+    ] * 2
+
+
+def test_loopback_and_the_wire_between_two_rdma_ports_are_measured(two_sockets: Machine) -> None:
+    series = fitted_series(read_as(LinksRecord, two_sockets.part("links")))
+    assert {(entry.transport, entry.what, entry.link_class) for entry in series} == {
+        ("tcp", "", "loopback"),
+        ("rdma", "rxe0 port 1 to rxe1 port 1", "fabric"),
+    }
+    assert all(entry.largest_bytes >= 64 and entry.largest_bytes_per_s > 0 for entry in series)
+
+
+def test_links_that_cannot_be_measured_have_their_reasons(two_sockets: Machine) -> None:
+    reasons = {gap["what"]: gap["reason"] for gap in two_sockets.part("links")["missing"]}
+    # Sizes of RDMA that there was no time for depend on how busy this machine is.
+    assert {what: reason for what, reason in reasons.items() if "B and more" not in what} == {
+        "collectives of gloo": "no Python with torch was found",
+        "collectives of MPI": "left out",
+        "copies of GPUs, collectives of NCCL": "no GPU was found",
+        "links between hosts": "one host takes part; let srun, mpiexec or torchrun start "
+        "perfscope doctor --links on each",
+    }
 
 
 # Memory

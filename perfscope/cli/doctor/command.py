@@ -49,8 +49,8 @@ def _to_seconds(ctx: click.Context, param: click.Parameter, value: float | None)
 @click.option(
     "--links",
     is_flag=True,
-    help="Measure NUMA memory, GPU copies, TCP and collectives now (a minute); under srun, mpiexec or "
-    "torchrun between hosts, too.",
+    help="Measure NUMA memory, GPU copies, TCP, RDMA and collectives now (a minute); under srun, mpiexec "
+    "or torchrun between hosts, too.",
 )
 @click.option(
     "--budget", "budget_s", type=float, metavar="SECONDS", help="Time for all links at most, 5 to 600."

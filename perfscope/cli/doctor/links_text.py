@@ -19,6 +19,7 @@ TRANSPORTS: dict[str, str] = {
     Transport.GLOO: "gloo",
     Transport.MPI: "MPI",
     Transport.NCCL: "NCCL",
+    Transport.RDMA: "RDMA",
     Transport.COPY: "copy",
 }
 _FOOT = (
@@ -92,6 +93,8 @@ def _name(entry: FittedSeries) -> str:
     if entry.transport == Transport.COPY:
         return entry.what
     transport = TRANSPORTS.get(entry.transport, entry.transport)
+    if entry.transport == Transport.RDMA:
+        return f"{transport}, {entry.what}"
     if entry.collective == "send":
         between = len(entry.hosts) > 1
         return f"{transport}, {' to '.join(entry.hosts)}" if between else f"{transport}, inside the host"

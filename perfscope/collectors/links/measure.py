@@ -1,4 +1,4 @@
-"""What the links of a host, or of several, carry: NUMA nodes, devices, TCP, collectives. Gives links.
+"""What the links of a host, or of several, carry: NUMA nodes, devices, TCP, RDMA, collectives. Gives links.
 
 Measured in processes of their own, each within a limit: what has not ended by then is killed, and what it had
 printed is kept. Times of calls are kept as they are; latency and bandwidth are fitted where they are used.
@@ -19,7 +19,7 @@ from perfscope.collectors.ceilings.child import ChildResult, run_child
 from perfscope.collectors.ceilings.host import LocalHost, LocalNode, last_level_bytes, read_host
 from perfscope.collectors.context import Context
 from perfscope.collectors.gpu.registry import driver_names
-from perfscope.collectors.links import cache
+from perfscope.collectors.links import cache, rdma
 from perfscope.collectors.machine.pci import read_fabric_ports
 from perfscope.rundir import layout
 from perfscope.vocabulary.links import LinkClass, Transport
@@ -30,11 +30,20 @@ PART_S = {
     "MPI": 12.0,
     "loopback": 4.0,
     "NUMA": 20.0,
+    "RDMA": 15.0,
     "copies": 30.0,
     "NCCL": 30.0,
 }
 # Of that, what starting takes on a busy machine, however little is measured then: torch is imported.
-_START_S = {"collectives": 9.0, "MPI": 4.0, "loopback": 1.0, "NUMA": 2.5, "copies": 9.0, "NCCL": 10.0}
+_START_S = {
+    "collectives": 9.0,
+    "MPI": 4.0,
+    "loopback": 1.0,
+    "NUMA": 2.5,
+    "RDMA": 2.0,
+    "copies": 9.0,
+    "NCCL": 10.0,
+}
 _HERE = Path(__file__).parent
 _CEILINGS = _HERE.parent / "ceilings"
 _LEAST_SCALE = 0.1
@@ -138,6 +147,7 @@ def parts(ctx: Context, tools: Tools) -> list[str]:
     if tools.joined is None or tools.joined.rank == 0:
         wanted += ["MPI"] if tools.mpiexec and tools.joined is None else []
         wanted += ["loopback", "NUMA"]
+        wanted += ["RDMA"] if rdma.pairs(read_fabric_ports(ctx)) and shutil.which(rdma.TOOL) else []
         wanted += ["copies"] if gpus else []
         wanted += ["NCCL"] if gpus > 1 and tools.joined is None else []
     return wanted
@@ -364,21 +374,43 @@ def _say_what_is_left_out(so_far: Measurement, ctx: Context, tools: Tools, wante
     if len(set(so_far.hosts)) < 2:
         reason = "one host takes part; let srun, mpiexec or torchrun start perfscope doctor --links on each"
         so_far.lacks("links between hosts", reason)
-    _rdma(so_far, ctx)
+    _say_what_rdma_lacks(so_far, ctx, wanted)
 
 
-def _rdma(so_far: Measurement, ctx: Context) -> None:
+def _rdma(so_far: Measurement, ctx: Context, machine: LocalHost, host: str, tools: Tools) -> None:
+    """Between ports of this host; those of several hosts need the tool on each of them."""
+    pairs = rdma.pairs(read_fabric_ports(ctx))
+    tool = shutil.which(rdma.TOOL)
+    assert tool is not None, "parts() asks for it"
+    deadline = time.monotonic() + so_far.budget_s("RDMA")
+    for number, ends in enumerate(pairs):
+        what = " to ".join(f"{port['device']} port {port['port']}" for port in ends)
+        until = deadline - (deadline - time.monotonic()) * (1 - 1 / (len(pairs) - number))
+        label = {
+            "transport": Transport.RDMA.value,
+            "what": what,
+            "collective": "send",
+            "num_ranks": 2,
+            "hosts": [host, host],
+            "link_class": LinkClass.FABRIC.value,
+        }
+        lines = rdma.measure_writes(ctx, tool, ends, until, so_far.seconds(_PER_SIZE_S))
+        so_far.take(ChildResult(list(lines)), f"RDMA, {what}", label)
+
+
+def _say_what_rdma_lacks(so_far: Measurement, ctx: Context, wanted: Sequence[str]) -> None:
     ports = read_fabric_ports(ctx)
     if not ports:
         so_far.lacks("RDMA", "no RDMA device: /sys/class/infiniband is missing or empty")
-    tool = shutil.which("ib_write_bw")
+    measured = [port["id"] for pair in rdma.pairs(ports) for port in pair] if "RDMA" in wanted else []
     for port in ports:
+        if port["id"] in measured:
+            continue
         state = str(port["state"] or "state not known").lower()
-        so_far.lacks(
-            f"RDMA over {port['device']} port {port['port']} ({port['kind']}, {state})",
-            "it is there, but not measured: perfscope sends by TCP; "
-            + (f"{tool} measures it" if tool else "ib_write_bw of the package perftest measures it"),
+        reason = (
+            f"{rdma.TOOL} of the package perftest is not installed" if state == "active" else "not active"
         )
+        so_far.lacks(f"RDMA over {port['device']} port {port['port']} ({port['kind']}, {state})", reason)
 
 
 _MEASURE = {
@@ -386,6 +418,7 @@ _MEASURE = {
     "MPI": _mpi,
     "loopback": _loopback,
     "NUMA": _numa,
+    "RDMA": _rdma,
     "copies": _copies,
     "NCCL": _nccl,
 }
