@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from perfscope.messages.lists import counted
+from perfscope.units import format_bytes
 
 NO_MPI_IN_TRACES = "no call of MPI was traced: what MPI does counts as compute or idle time"
 UNSEEN_CALLS = "ranks communicate in untraced threads"
@@ -30,3 +31,11 @@ def calls_left_out(num: int) -> str:
 
 def library_not_sized(collective: str) -> str:
     return f"a library makes these calls itself, and no {collective} with a size is in the trace"
+
+
+CHUNKS_AT_START = "+prio: chunks are set at the start, by a short measurement of the link"
+
+
+def chunk_words(size_bytes: int, source: str) -> str:
+    """The chunk of +prio; `source`: what it is from."""
+    return f"+prio: chunks of at most {format_bytes(size_bytes)} ({source})"

@@ -136,6 +136,8 @@ class BenchConfig:
         num_microbatches: of pipelines; None = the scheme's default.
         bucket_mb: MiB of gradients that DDP sends at once (its bucket_cap_mb); None = its default, 25, and 1
             for the first.
+        chunk_kb: KiB of the largest chunk of +prio; None = as the link needs it, see schemes.chunks.
+        chunk_from: what chunk_kb is from; "" = it was given, or is the default.
         dropout: probability; 0 so that schemes can be compared sample by sample.
         num_hosts: hosts that the ranks are spread over evenly, consecutive ranks together (`--cluster`).
         device, backend, bind: see DEVICES, BACKENDS, BINDINGS.
@@ -185,6 +187,8 @@ class BenchConfig:
     cp_attention: CpAttention = "gather"
     num_microbatches: Count | None = None
     bucket_mb: Annotated[float, Meta(gt=0, le=10**6)] | None = None
+    chunk_kb: Annotated[int, Meta(ge=1, le=10**6)] | None = None
+    chunk_from: str = ""
     dropout: Part = 0.0
     num_hosts: Places = 1
     device: Device = "auto"

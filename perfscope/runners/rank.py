@@ -63,6 +63,7 @@ def _run(config: BenchConfig, own_rank: str) -> int:
     import torch
 
     from perfscope.runners.planning import plan
+    from perfscope.runners.schemes.chunks import settled
     from perfscope.runners.schemes.registry import find_scheme
     from perfscope.runners.train import train
     from perfscope.runners.world import open_world
@@ -72,6 +73,7 @@ def _run(config: BenchConfig, own_rank: str) -> int:
         torch.set_num_threads(threads)
     job = plan(config, writes=own_rank == "0")
     world = open_world(config, backends=find_scheme(config.scheme).backends)
+    job = settled(job, world)
     placement = {
         "host": os.uname().nodename,
         "numa": binding.get("numa"),

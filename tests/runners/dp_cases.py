@@ -22,7 +22,6 @@ from perfscope.runners.data.registry import open_feed
 from perfscope.runners.identity import identity
 from perfscope.runners.models.registry import build_model
 from perfscope.runners.planning import plan
-from perfscope.runners.schemes import dp_senders
 from perfscope.runners.schemes.base import Scheme
 from perfscope.runners.schemes.local import loss_of
 from perfscope.runners.schemes.registry import find_scheme
@@ -90,12 +89,8 @@ def largest_difference(one: State, other: State) -> float:
     return max(float((other[name] - value).abs().max()) for name, value in one.items())
 
 
-def train_all(
-    world: World, configs: list[BenchConfig], chunk_bytes: int | None = None
-) -> dict[str, dict[str, Any]]:
+def train_all(world: World, configs: list[BenchConfig]) -> dict[str, dict[str, Any]]:
     """By scheme and model: difference to serial's weights, calls made and predicted, losses ..."""
-    if chunk_bytes is not None:
-        dp_senders.CHUNK_BYTES = chunk_bytes  # tiny models have several chunks then
     references: dict[str, Any] = {}
     found = {}
     for config in configs:
@@ -189,15 +184,13 @@ def bytes_sent(world: World, config: BenchConfig, steps: Iterable[int]) -> dict[
     return found
 
 
-def everything(
-    world: World, configs: list[BenchConfig], chunk_bytes: int, traced: list[BenchConfig]
-) -> dict[str, Any]:
+def everything(world: World, configs: list[BenchConfig], traced: list[BenchConfig]) -> dict[str, Any]:
     """`train_all`, `trace_all` and others in one start of the ranks."""
     tiny = replace(configs[0], scheme="dp.packed", modifiers=(), mesh=None, model="mlp", steps=3)
     return {
         "drawn": drawn_twice(world, replace(tiny, dropout=0.5)),
         "sent": bytes_sent(world, replace(tiny, scheme="dp.local_sgd", period=4), (1, 3, 4, 5, 8, 10)),
-        "trained": train_all(world, configs, chunk_bytes),
+        "trained": train_all(world, configs),
         "traced": trace_all(world, traced),
     }
 

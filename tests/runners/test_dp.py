@@ -17,7 +17,6 @@ from perfscope.runners.exchange import Exchange, PendingExchange
 from perfscope.runners.mesh import Mesh
 from perfscope.runners.models.registry import build_model
 from perfscope.runners.planning import plan
-from perfscope.runners.schemes import dp_senders
 from perfscope.runners.schemes.dp_ddp import ddp_buckets
 from perfscope.runners.schemes.dp_gradients import gradients_of
 from perfscope.runners.schemes.dp_local import DiLoCo
@@ -58,7 +57,7 @@ SQUEEZED = (
     "dp.packed+onebit",
     "dp.fwd_overlap+mstopk(0.1)+prio",
 )
-CHUNK_BYTES = 4096
+CHUNK_KIB = 4  # tiny models have several chunks then
 STEPS = 6
 
 
@@ -76,6 +75,7 @@ def bench(name: str, num_ranks: int, **settings: Any) -> BenchConfig:
         "learning_rate": 0.05,
         "num_ranks": num_ranks,
         "device": "cpu",
+        "chunk_kb": CHUNK_KIB,
     }
     return BenchConfig(scheme=scheme, modifiers=modifiers, **{**defaults, **settings})
 
@@ -104,7 +104,6 @@ def ranks(request: pytest.FixtureRequest) -> tuple[int, list[Any]]:
         num_ranks,
         "tests.runners.dp_cases:everything",
         configs=_runs(num_ranks),
-        chunk_bytes=CHUNK_BYTES,
         traced=traced,
     )
     return num_ranks, found
@@ -132,7 +131,7 @@ def test_priority_sends_the_same_bytes_in_more_calls(ranks: tuple[int, list[Any]
     for name in ("dp.perlayer", "dp.fwd_overlap"):
         plain, cut = (trained[f"{one} smallcnn"]["calls"] for one in (name, f"{name}+prio"))
         assert sum(call[3] * n for call, n in plain.items()) == sum(call[3] * n for call, n in cut.items())
-        assert max(call[3] for call in cut) == CHUNK_BYTES < max(call[3] for call in plain)
+        assert max(call[3] for call in cut) == CHUNK_KIB << 10 < max(call[3] for call in plain)
         assert sum(cut.values()) > sum(plain.values())
 
 
@@ -350,25 +349,23 @@ class _Done(PendingExchange):
         return self._flat
 
 
-def test_priority_lets_new_layers_overtake_and_then_goes_in_forward_order(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(dp_senders, "CHUNK_BYTES", 40)  # 10 elements
-    model = nn.Sequential(*(nn.Linear(size, 1, bias=False) for size in (4, 4, 25, 35)))
+def test_priority_lets_new_layers_overtake_and_then_goes_in_forward_order() -> None:
+    # 1 KiB: 256 elements of float32
+    model = nn.Sequential(*(nn.Linear(size, 1, bias=False) for size in (102, 102, 640, 896)))
     layers = gradients_of(model)
     exchange = _Recorder()
     group = comm.Group("data", (0,), 0, None, comm.Ledger())
-    sender = NewestFirst(bench("dp.perlayer+prio", 1), exchange, group, layers)
+    sender = NewestFirst(bench("dp.perlayer+prio", 1, chunk_kb=1), exchange, group, layers)
     for layer in reversed(layers):
         sender.ready(layer)
     # One chunk of layer 3 and one of layer 2; then the small layers, each with what its event has left over.
     assert exchange.keys == ["3#0", "2#0", "1#0", "0#0"]
     sender.flush()
     assert exchange.keys[4:] == ["2#1", "2#2", "3#1", "3#2", "3#3"]
-    layers[3].flat.copy_(torch.arange(35.0))
-    exchanged = NewestFirst(bench("dp.perlayer+prio", 1), exchange, group, layers)
+    layers[3].flat.copy_(torch.arange(896.0))
+    exchanged = NewestFirst(bench("dp.perlayer+prio", 1, chunk_kb=1), exchange, group, layers)
     exchanged.ready(layers[3])
     exchanged.flush()
     assert exchanged.wait(layers[3])
     assert not exchanged.wait(layers[3])
-    assert torch.equal(layers[3].flat, torch.arange(35.0) * 2)
+    assert torch.equal(layers[3].flat, torch.arange(896.0) * 2)

@@ -42,6 +42,8 @@ def ignored_settings(job: Job) -> list[str]:
         lines.append(f"{name} has no moving rate; --moving-rate is ignored")
     if config.bucket_mb is not None and name != "dp.ddp":
         lines.append(f"{name} has no buckets of DDP; --bucket-mb is ignored")
+    if config.chunk_kb is not None and config.modifier("prio") is None:
+        lines.append(f"{config.full_name} is without +prio; --chunk-kb is ignored")
     if config.cp_attention != "gather" and (name != "mesh" or job.mesh.size(Axis.CP) == 1):
         lines.append(f"{name} {job.mesh} has no cp to choose for; --cp-attention is ignored")
     return lines

@@ -160,6 +160,12 @@ _TRAINING = (
     _option(
         "bucket-mb", "MiB that dp.ddp sends at once.  [default: 1 first, then 25]", type=float, metavar="MIB"
     ),
+    _option(
+        "chunk-kb",
+        "Largest chunk of +prio.  [default: where latency is a tenth of the link's time]",
+        type=int,
+        metavar="KIB",
+    ),
 )
 _FRAMEWORK = (
     _option(

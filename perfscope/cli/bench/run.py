@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from perfscope.cli.bench.chunks import chunk_notes, with_known_link
 from perfscope.cli.bench.memory import require_memory
 from perfscope.cli.bench.notes import ignored_settings, period_of
 from perfscope.cli.bench.options import (
@@ -169,7 +170,8 @@ def _run_framework(framework: str, asked: RecordingOptions, python: str | None, 
 
 def _run_scheme(scheme: str, asked: RecordingOptions, modifiers: tuple[str, ...], cluster: str | None) -> int:
     """Plans, trains and tells; the code to exit with. Raises PerfscopeError: it cannot be."""
-    job, spec = planned(scheme, asked.settings, modifiers, cluster)
+    planned_job, spec = planned(scheme, asked.settings, modifiers, cluster)
+    job = with_known_link(planned_job, spec, os.environ)
     from perfscope.runners.identity import identity
     from perfscope.runners.starting.guard import bench_mark
     from perfscope.runners.starting.launching import launch_for, shared_run_dir
@@ -179,7 +181,7 @@ def _run_scheme(scheme: str, asked: RecordingOptions, modifiers: tuple[str, ...]
     backend = job.config.backend
     record = identity(job, backend="gloo" if backend == "auto" else backend)
     recording, notes = _whole_periods(asked.recording, record)
-    notes = [*ignored_settings(job), *notes, *launch.notes]
+    notes = [*ignored_settings(job), *notes, *chunk_notes(job), *launch.notes]
     if asked.dry_run:
         _print_plan(record, launch, notes, asked.as_json)
         return 0
@@ -189,7 +191,7 @@ def _run_scheme(scheme: str, asked: RecordingOptions, modifiers: tuple[str, ...]
     environment = {**launch.environment, **bench_mark()}
     output = asked.output
     if launch.joins:  # all ranks record into one directory, which the first to come makes
-        shared = output or shared_run_dir(os.environ, job.config)
+        shared = output or shared_run_dir(os.environ, planned_job.config)
         if shared is not None:
             environment[ENV_RUN_DIR], output = str(Path.cwd() / shared), None
     measured = "off" if launch.joins and has_elder(os.environ) else asked.ceilings

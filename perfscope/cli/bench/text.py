@@ -8,6 +8,7 @@ from typing import Any
 
 from perfscope.cli.bench.notes import period_of
 from perfscope.cli.formatting import exposed, number, table
+from perfscope.messages.bench import chunk_words
 from perfscope.messages.lists import counted
 from perfscope.runners.sweep.sides import BETWEEN, WITHIN, by_side
 from perfscope.units import format_bytes, format_ns
@@ -82,6 +83,8 @@ def verdict_text(record: Mapping[str, Any], figures: Mapping[str, Any]) -> str:
         f"{_exposed(record, figures)}peak memory of a rank {format_bytes(figures['peak_rss_bytes'])}",
     ]
     lines += _skipped_lines(record, figures["details"])
+    if chunk := figures["details"].get("chunk_bytes"):
+        lines.append(chunk_words(chunk, figures["details"]["chunk_from"]))
     lines += learning_lines(figures.get("learning"))
     if figures.get("diverged"):
         lines.append("Training diverged: lower --lr")

@@ -14,6 +14,7 @@ from perfscope.errors import PerfscopeError, UsageError
 if TYPE_CHECKING:
     from perfscope.collectors.context import Context
     from perfscope.collectors.links.measure import Document, JoinedRanks, Tools
+    from perfscope.rundir.host_records import LinksRecord
 
 LEAST_BUDGET_S, MOST_BUDGET_S = 5.0, 600.0
 
@@ -69,6 +70,16 @@ def measured_before(ctx: Context) -> list[Document]:
     from perfscope.rundir.layout import host_name
 
     return load(ctx, host_name()) if ctx.live else []
+
+
+def kept_records() -> list[LinksRecord]:
+    """As `measured_before`, of this machine, as records."""
+    import msgspec
+
+    from perfscope.collectors.context import live_context
+    from perfscope.rundir.host_records import LinksRecord
+
+    return [msgspec.convert(document, LinksRecord) for document in measured_before(live_context())]
 
 
 def run_in_cluster(spec: str, arguments: list[str]) -> int:

@@ -7,12 +7,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-import msgspec
-
 from perfscope.cli.plan.joining import Speeds
 from perfscope.cli.plan.machine import Machine
 from perfscope.messages.plan import NO_ROOM, calibrated, links_from, not_calibrated, too_many_copies
-from perfscope.rundir.host_records import LinksRecord
 from perfscope.runners.memory.footprint import footprint
 from perfscope.runners.plans.calibration import Calibration, calibrate, chosen_batches, threads_of_rank
 from perfscope.runners.plans.space import Space, Way
@@ -107,9 +104,10 @@ def _with_links(machine: Machine, measured: Calibration, backend: str, quantiles
     from perfscope.analysis.predict.links import fit_link
     from perfscope.analysis.predict.measured_links import fit_measured
     from perfscope.analysis.predict.records import INSIDE_HOST, MeasuredCall
+    from perfscope.cli.doctor.links import kept_records
 
     rng = np.random.default_rng(0)
-    fitted = None if quantiles is _AS_IT_IS else fit_measured(_records(), INSIDE_HOST, backend, rng)
+    fitted = None if quantiles is _AS_IT_IS else fit_measured(kept_records(), INSIDE_HOST, backend, rng)
     is_kept = fitted is not None
     if fitted is None and measured.all_reduces:
         calls = [
@@ -129,11 +127,3 @@ def _with_links(machine: Machine, measured: Calibration, backend: str, quantiles
     cost = fitted.used.cost
     sentence = links_from(cost.alpha_s, cost.bandwidth_bytes_per_s, is_kept=is_kept)
     return replace(machine, inside=(cost.alpha_s, cost.beta_s_per_byte), about_inside=sentence)
-
-
-def _records() -> list[LinksRecord]:
-    from perfscope.collectors.context import live_context
-    from perfscope.collectors.links.cache import load
-    from perfscope.rundir.layout import host_name
-
-    return [msgspec.convert(document, LinksRecord) for document in load(live_context(), host_name())]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -12,6 +12,7 @@ from torch import nn
 from perfscope.runners.compression.registry import make_exchange
 from perfscope.runners.job import Job
 from perfscope.runners.schemes.base import NO_SKIP, Batch
+from perfscope.runners.schemes.chunks import chunk_bytes
 from perfscope.runners.schemes.dp_gradients import (
     CODECS,
     LayerGradients,
@@ -78,11 +79,12 @@ class PerLayer(Replicas):
     summary = "Data parallel; one all-reduce per layer, started as soon as its gradient is ready."
     rule = (
         "As the backward pass completes a layer's gradient (weight and bias together) its all-reduce is "
-        "started; all are waited for before the one update. +prio cuts gradients into chunks of 4 MiB; each"
-        " finished layer lets 4 MiB go, newest layer first, and what is left after the backward pass goes "
-        "in forward order. The order follows backward events and not clocks, so that it is the same on "
-        "every rank; MLSL decides by what is queued. The price: a link that could carry more than 4 MiB per "
-        "finished layer is idle meanwhile."
+        "started; all are waited for before the one update. +prio cuts gradients into chunks (--chunk-kb; "
+        "else of 9 P alpha / beta, 64 KiB to 16 MiB: the latency alpha is a tenth of the time of each of the "
+        "all-reduce's messages, beta the time per byte). Each finished layer lets one chunk go, newest layer "
+        "first, and what is left after the backward pass goes in forward order. The order follows backward "
+        "events and not clocks, so that it is the same on every rank; MLSL decides by what is queued. The "
+        "price: a link that could carry more than a chunk per finished layer is idle meanwhile."
     )
     volume = "2 (P-1)/P |W| e in one call per layer (per chunk with +prio)"
     source = "Intel MLSL ParameterSet (StartGradientComm in backward); MLSL_MSG_PRIORITY for +prio"
@@ -108,6 +110,13 @@ class PerLayer(Replicas):
             self._sender.wait(layer)
         self.passes.update(self._optimizer)
         return loss
+
+    def details(self) -> Mapping[str, Any]:
+        """With +prio among several ranks: the chunk, and what it is from."""
+        if self.config.modifier("prio") is None or self.world.size == 1:
+            return {}
+        given = "default" if self.config.chunk_kb is None else "--chunk-kb"
+        return {"chunk_bytes": chunk_bytes(self.config), "chunk_from": self.config.chunk_from or given}
 
     @classmethod
     def traffic(cls, job: Job, rank: int) -> Sequence[Traffic]:

@@ -7,20 +7,17 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 from perfscope.runners.comm import Group
 from perfscope.runners.config import BenchConfig
 from perfscope.runners.exchange import Exchange, PendingExchange
+from perfscope.runners.schemes.chunks import chunk_bytes
 from perfscope.runners.schemes.dp_gradients import LayerGradients
-
-# Small enough that a first layer's gradient never waits long behind a piece that is on its way, large enough
-# that latency does not count: 35 ms of a 1 Gbit/s link.
-CHUNK_BYTES = 4 << 20
 
 Piece = tuple[Hashable, int, int]  # key across steps, first element, number of elements
 
 
 def pieces_of(config: BenchConfig, name: str, numel: int, element_size: int) -> Sequence[Piece]:
-    """How a layer's gradient is cut: not at all, or with +prio into chunks of at most CHUNK_BYTES."""
+    """How a layer's gradient is cut: not at all, or with +prio into chunks (`chunks.chunk_bytes`)."""
     if config.modifier("prio") is None:
         return [(name, 0, numel)]
-    length = CHUNK_BYTES // element_size
+    length = chunk_bytes(config) // element_size
     return [
         (f"{name}#{number}", start, min(length, numel - start))
         for number, start in enumerate(range(0, numel, length))
@@ -66,7 +63,7 @@ class Sender:
 class NewestFirst(Sender):
     """MLSL's message priority without clocks, because gloo wants the same order of calls on every rank.
 
-    Each backward event lets CHUNK_BYTES go, from the newest layers; what is left when the backward pass ends
+    Each backward event lets a chunk go, from the newest layers; what is left when the backward pass ends
     goes in forward order. MLSL lets new messages overtake whatever is queued at that moment, which differs
     by rank.
     """
@@ -75,6 +72,7 @@ class NewestFirst(Sender):
         self, config: BenchConfig, exchange: Exchange, group: Group, layers: Iterable[LayerGradients]
     ) -> None:
         super().__init__(config, exchange, group, layers)
+        self._chunk_bytes = chunk_bytes(config)
         self._queue: list[
             tuple[LayerGradients, Iterator[Piece], Piece]
         ] = []  # newest last; iterator, its head
@@ -82,7 +80,7 @@ class NewestFirst(Sender):
     def ready(self, layer: LayerGradients) -> None:
         """See Sender."""
         self._push(layer, iter(self._pieces[layer.index]))
-        allowed = CHUNK_BYTES
+        allowed = self._chunk_bytes
         while self._queue:
             size = self._queue[-1][2][2] * layer.flat.element_size()
             if size > allowed:

@@ -54,7 +54,7 @@ _READ = {"input_shape": SampleShape, "data": PathSetting, "save_weights": PathSe
 FIELDS = {
     SPELLED.get(name, name): (name, _READ.get(name, hint) | None)
     for name, hint in get_type_hints(BenchConfig, include_extras=True).items()
-    if name not in ("scheme", "modifiers", "num_hosts")
+    if name not in ("scheme", "modifiers", "num_hosts", "chunk_from")
 }
 SETTINGS = tuple(FIELDS)
 # What can be set, under the names that users know.
