@@ -11,6 +11,7 @@ from perfscope.analysis.machine.oversubscription import oversubscriptions
 from perfscope.analysis.machine.results import Disturbance
 from perfscope.analysis.results import Finding
 from perfscope.messages.findings.machine import SLOWER, Disturbed
+from perfscope.messages.findings.ranks import Imbalance
 from perfscope.vocabulary.disturbances import DisturbanceKind
 from perfscope.vocabulary.findings import FindingKind
 
@@ -156,6 +157,8 @@ def _causes(evidence: Evidence, verdict: Finding) -> bool:
         if not slow or slow[0].part_excess_ns > ONE_PLACE * slow[0].excess_ns:
             return False
         return verdict.rank is not None and hits(evidence, verdict.rank)
+    if isinstance(verdict.facts, Imbalance) and verdict.facts.has_larger_inputs:
+        return False  # it has more to compute
     return verdict.id in (FindingKind.IMBALANCE, FindingKind.COMPUTE_BOUND, FindingKind.PREEMPTED)
 
 

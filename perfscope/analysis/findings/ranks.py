@@ -21,7 +21,7 @@ CLEARLY = 2.4  # standard deviations of a fair draw above which a rank is last t
 HOLDS_UP = 0.8  # one rank last in so many of the calls delays the others
 IMBALANCE = 0.03  # busiest rank over the mean, as a share of the step
 UNEVEN = 0.1  # of one layer's parameters by which two ranks' shares of it differ
-_MORE = 1.1  # times the mean of the other ranks' tokens
+_MORE = 1.1  # times the mean of the other ranks' tokens or samples
 _AS_FAST = 1.3  # times the others' time for a token that still counts as no slower
 _ARITHMETIC = 0.5  # of a rank's excess that more arithmetic in every layer must explain
 _ASLEEP = 0.5  # of a rank's excess that its thread must sleep for more than those of its peers
@@ -81,11 +81,28 @@ def _asleep(evidence: Evidence, slow: Slow) -> HostActivity | None:
 
 
 def larger_inputs(evidence: Evidence) -> tuple[int, float] | None:
-    """(the slowest rank, its arithmetic over that of the others) where that explains most of its excess."""
+    """(the slowest rank, its arithmetic over that of the others) where that explains most of its excess.
+
+    Where the arithmetic is not known, its samples per step over theirs.
+    """
     slow, ratio = evidence.what_ifs.slow, evidence.arithmetic_ratio
+    if ratio is None and slow:
+        samples = _more_samples(evidence, slow[0].rank)
+        ratio = samples[0] / samples[1] if samples is not None else None
     if not slow or ratio is None or (ratio - 1) * slow[0].peers_ns < _ARITHMETIC * slow[0].excess_ns:
         return None
     return slow[0].rank, ratio
+
+
+def _more_samples(evidence: Evidence, rank: int) -> tuple[float, float] | None:
+    """(samples per step of the rank, mean of the others) where all are known, and it has clearly more."""
+    samples = {result.rank: result.samples_per_step for result in evidence.ranks}
+    mine = samples.pop(rank, None)
+    others = [value for value in samples.values() if value]
+    if not mine or not others or len(others) < len(samples):
+        return None
+    mean = sum(others) / len(others)
+    return (mine, mean) if mine > _MORE * mean else None
 
 
 def _has_more_tokens(evidence: Evidence, slow: Slow) -> bool:
@@ -200,7 +217,8 @@ def imbalance(evidence: Evidence) -> Finding | None:
             worst_rank=worst if stands_out else None,
             worst_ns=busy[worst] if worst is not None else 0,
             mean_ns=mean,
-            arithmetic_ratio=larger[1] if larger is not None else None,
+            arithmetic_ratio=evidence.arithmetic_ratio if larger is not None else None,
+            samples=_more_samples(evidence, larger[0]) if larger is not None else None,
             gain_ratio=what_if.gain_ratio,
             prediction=_prediction(what_if),
         ),

@@ -94,7 +94,7 @@ def _lack_of_cpus(evidence: Evidence, cause: Finding, finding: Finding) -> bool:
         return False
     if finding.id in SLOW_RANKS and finding.rank is not None:
         return _slow_for_want_of_cpus(evidence, cause, finding)
-    if isinstance(finding.facts, Imbalance) and finding.facts.arithmetic_ratio is not None:
+    if isinstance(finding.facts, Imbalance) and finding.facts.has_larger_inputs:
         return False  # it has more to compute
     if finding.id in COMMUNICATION:
         return _waits_for_want_of_cpus(evidence, cause, finding)

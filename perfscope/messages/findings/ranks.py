@@ -142,8 +142,16 @@ class Imbalance(FindingFacts, frozen=True, kw_only=True):
     worst_ns: int
     mean_ns: float
     arithmetic_ratio: float | None  # the rank's over that of the others, where that is why
+    samples: tuple[float, float] | None = (
+        None  # per step: the rank's, the mean of the others, where it has more
+    )
     gain_ratio: float
     prediction: Prediction
+
+    @property
+    def has_larger_inputs(self) -> bool:
+        """Whether the rank has more to compute than the others."""
+        return self.arithmetic_ratio is not None or self.samples is not None
 
     def text(self, subject: Subject) -> FindingText:
         if self.worst_rank is not None:
@@ -160,6 +168,21 @@ class Imbalance(FindingFacts, frozen=True, kw_only=True):
                     f" Rank {self.worst_rank} does {self.arithmetic_ratio:.2g} times the arithmetic of the "
                     "others in the same layers of the traced steps: its inputs are larger."
                 )
+            if self.samples is not None:
+                title = (
+                    f"{lead}: rank {self.worst_rank} trains on {self.samples[0]:,.4g} samples per step, the "
+                    f"others on {self.samples[1]:,.4g}; balanced work would save "
+                    f"{format_ratio(self.gain_ratio)} of the step."
+                )
+                detail = (
+                    f"Rank {self.worst_rank} is busy {format_ns(self.worst_ns)} per step, ranks on average "
+                    f"{format_ns(self.mean_ns)}. {detail}"
+                )
+                action = (
+                    "Give all ranks as many samples per step: use the same batch size, and a sampler that "
+                    "divides the data evenly (DistributedSampler)."
+                )
+            elif self.arithmetic_ratio is not None:
                 action = (
                     "Give all ranks inputs of similar size: group samples by length, or make batches of as "
                     "many tokens."

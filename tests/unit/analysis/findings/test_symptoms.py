@@ -44,14 +44,16 @@ def analyze(
     file: SampleFile,
     spans: Sequence[Sequence[dict[str, Any]]],
     threads: int = 1,
+    batches: Sequence[int] = (),
 ) -> RunAnalysis:
-    """A run with one window: `spans` of each rank in each of its six steps of 500 ms."""
+    """A run with one window: `spans` of each rank in each of its six steps of 500 ms, `batches` samples."""
     run = SampledRun(path, file, topology=two_nodes(), ranks=shared(threads, len(spans)))
     num, step = 40, SECOND // 2
     starts = [BOOT + 10 * SECOND + k * step for k in range(num)]
     for rank, own in enumerate(spans):
         window = [0 if k in TRACED else -1 for k in range(num)]
-        run.run.steps(rank, [step] * num, start_ns=starts, window=window)
+        more = {"samples": [batches[rank]] * num} if batches else {}
+        run.run.steps(rank, [step] * num, start_ns=starts, window=window, **more)
         begins = [(k, 10 * SECOND + k * step) for k in TRACED]
         repeated = [
             {**one, "start_ns": one["start_ns"] + begin, "seq": k if "seq" in one else None}
@@ -102,6 +104,14 @@ def test_a_rank_with_more_work_waits_longer_for_cpus_and_is_a_straggler_all_the_
     analysis = analyze(tmp_path, samples([0.3, 0.3, 0.3, 0.48], neighbor=4.0), waiting(ONE_SLOW))
     straggler = by_id(analysis)["straggler"]
     assert straggler.symptom_of is None and straggler.text.action
+
+
+def test_a_rank_with_a_larger_batch_is_load_imbalance_beside_a_neighbor_too(tmp_path: Path) -> None:
+    file = samples([0.12, 0.12, 0.12, 0.2], neighbor=2.0)
+    first = analyze(tmp_path, file, waiting(ONE_SLOW), batches=(8, 8, 8, 16)).findings[0]
+    assert first.id is FindingKind.IMBALANCE
+    assert "rank 3 trains on 16 samples per step, the others on 8" in first.text.title
+    assert "batch size" in first.text.action
 
 
 def test_waiting_for_a_straggler_is_its_symptom(tmp_path: Path) -> None:
