@@ -216,7 +216,7 @@ def call_counts(
     by_library: set[_CallKey] = set()
     for rows in scheme.calls_of_rank.values():
         for row in rows:
-            planned = row.count * (num_steps // row.every)
+            planned = round(row.count * (num_steps // row.every))
             is_complete = row.calls is not None and not (scheme.steps and num_steps < scheme.steps)
             foreseen[_key(row)] += (row.calls if is_complete and row.calls else planned) if num_steps else 0
             labels.setdefault(_key(row), row.what)

@@ -29,7 +29,7 @@ class PredictedCall(Record, frozen=True):
         every: the calls happen in one of so many steps.
         what: is sent, in words.
         by_library: made by DDP, FSDP or torch's pipelines, in no ledger.
-        count: calls in a step in which they happen.
+        count: calls in a step in which they happen; a mean where steps differ.
         links: bytes of one call over each link class.
         calls: of the whole run; None where an earlier version did not record it.
         scales_with: see vocabulary.traffic; None likewise.
@@ -42,7 +42,7 @@ class PredictedCall(Record, frozen=True):
     every: Size
     what: str
     by_library: bool
-    count: Count
+    count: Figure
     links: dict[str, _Bytes]
     calls: Count | None = None
     scales_with: str | None = None

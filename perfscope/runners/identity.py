@@ -261,7 +261,7 @@ def _calls(
 
     `count` are those of a step in which they happen, `calls` those of the whole run.
     """
-    together: dict[tuple[object, ...], int] = defaultdict(int)
+    together: dict[tuple[object, ...], float] = defaultdict(int)
     in_run: dict[tuple[object, ...], int] = defaultdict(int)
     position = _PlaceIn(rank)
     links: dict[tuple[object, ...], dict[str, float]] = {}

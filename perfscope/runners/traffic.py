@@ -17,7 +17,7 @@ class Traffic:
         axis: of the mesh (dp, tp, pp ...), world or a name of the scheme's own; as in comm.Group.
         members: global ranks in the group's order; for a send (sender, receiver).
         bytes: S of one call, as comm.py defines it. For a receiver nothing is listed.
-        count: calls per step.
+        count: calls per step; their mean over the run where steps differ.
         every: they happen in steps whose number (from 1) is a multiple of this.
         at_end: calls after the last step, where its number is no multiple of `every`.
         what: for reading: "gradients", "activations forward", "halo rows" ...
@@ -31,7 +31,7 @@ class Traffic:
     axis: str
     members: tuple[int, ...]
     bytes: int
-    count: int = 1
+    count: float = 1
     every: int = 1
     at_end: int = 0
     what: str = ""
@@ -41,4 +41,4 @@ class Traffic:
 
     def calls_in(self, steps: int) -> int:
         """How many such calls this rank makes in so many steps."""
-        return self.count * (steps // self.every) + (self.at_end if steps % self.every else 0)
+        return round(self.count * (steps // self.every)) + (self.at_end if steps % self.every else 0)

@@ -97,7 +97,9 @@ class Case:
         found: Counter[tuple[str, str, int]] = Counter()
         for call in self.source.run.scheme.calls_of_rank[str(rank)]:
             if call.by_library:
-                found[SEEN_AS.get(call.collective, call.collective), call.axis, call.bytes] += call.count
+                found[SEEN_AS.get(call.collective, call.collective), call.axis, call.bytes] += round(
+                    call.count
+                )
         return found
 
     def shares(self) -> dict[tuple[str, ...], dict[str, float]]:

@@ -61,7 +61,7 @@ def assert_calls_as_predicted(run: Trained) -> None:
                 whole = one.bytes // job.element_size
                 if one.collective == "all_gather":  # gloo's event has the input
                     whole //= len(one.members)
-                sent[_SEEN_AS.get(one.collective, one.collective), whole] += one.count
+                sent[_SEEN_AS.get(one.collective, one.collective), whole] += one.calls_in(1)
         assert {key: number for key, number in seen.items() if key[0] != "all_to_all"} == dict(sent)
     assert_rows_as_predicted(job, run.traced)
 
@@ -73,9 +73,9 @@ def assert_rows_as_predicted(job: Job, traced: Sequence[Sends]) -> None:
         exchanged = [one for one in predicted if one.collective == "all_to_all"]
         calls: Counter[tuple[str, int]] = sum((traced[rank] for rank in members), Counter())
         rows = {key: number for key, number in calls.items() if key[0] == "all_to_all"}
-        assert sum(rows.values()) == sum(one.count for one in exchanged)
+        assert sum(rows.values()) == sum(one.calls_in(1) for one in exchanged)
         elements = sum(size * number for (_, size), number in rows.items())
-        assert elements * job.element_size == sum(one.bytes * one.count for one in exchanged)
+        assert elements * job.element_size == sum(one.bytes * one.calls_in(1) for one in exchanged)
 
 
 @pytest.mark.slow
@@ -98,8 +98,8 @@ def test_a_report_has_the_predicted_bytes_of_every_axis(tmp_path: Path, text: st
     for rank in range(job.num_ranks):
         for one in MeshParallel.traffic(job, rank):
             ends = 2 if one.collective == "send" else 1
-            formula[one.axis] += ends * one.bytes * one.count
-            own[one.axis] += 0 if one.by_library else one.bytes * one.count
+            formula[one.axis] += ends * one.bytes * one.calls_in(1)
+            own[one.axis] += 0 if one.by_library else one.bytes * one.calls_in(1)
     traced = {entry["axis"]: entry["bytes"] for entry in report["communication"]["by_axis"]}
     assert set(traced) == {str(axis) for axis in job.mesh.axes}
     for axis, size in traced.items():

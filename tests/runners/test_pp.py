@@ -216,7 +216,7 @@ def test_what_torch_sends_by_itself_was_predicted(num_ranks: int, name: str) -> 
         predicted: Counter[int] = Counter()
         for one in scheme.traffic(job, rank):
             if one.by_library:
-                predicted[one.bytes // job.element_size] += one.count
+                predicted[one.bytes // job.element_size] += one.calls_in(1)
         assert predicted
         assert {size: n for (kind, size), n in events.items() if kind == "send"} == predicted
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 FAMILIES: dict[str, str] = {
     "serial": "The reference",
-    "dp": "Synchronous data parallelism",
+    "dp": "Data parallelism",
     "ps": "Parameter servers",
     "hogwild": "Shared memory without locks",
     "easgd": "Elastic averaging",

@@ -7,6 +7,7 @@ from difflib import get_close_matches
 from perfscope.runners.config import BenchError
 from perfscope.runners.schemes.base import Scheme
 from perfscope.runners.schemes.cp_sequence import ContextAllToAll, ContextParallel, ContextRing
+from perfscope.runners.schemes.dp_adpsgd import AdPsgd
 from perfscope.runners.schemes.dp_ddp import DDP
 from perfscope.runners.schemes.dp_fsdp import FSDP, HSDP
 from perfscope.runners.schemes.dp_gossip import Gossip
@@ -46,6 +47,7 @@ SCHEMES: tuple[type[Scheme], ...] = (
     LocalSGD,
     DiLoCo,
     Gossip,
+    AdPsgd,
     ContextParallel,
     ContextRing,
     ContextAllToAll,
