@@ -46,6 +46,9 @@ _PREFIXES: dict[str, tuple[frozenset[str], int]] = {
     "time": (frozenset({"-f", "-o", "--format", "--output"}), 0),
     "timeout": (frozenset({"-k", "-s", "--kill-after", "--signal"}), 1),
 }
+# Commands that start the script they name among many options of their own, and keep the environment.
+_SCRIPT_RUNNERS = frozenset({"accelerate", "deepspeed", "jupyter", "pipenv", "poetry", "uv"})
+_SCRIPTS = (".py", ".ipynb")
 # Commands that start another one without our environment.
 _CLOSED_DOORS = {
     "sudo": "sudo does not pass PYTHONPATH on",
@@ -236,6 +239,15 @@ def plan_prefix(argv: tuple[str, ...], context: CommandContext) -> LaunchPlan | 
     return _behind(argv, command_line.end_of_options(argv, with_value) + own_words, context, "other")
 
 
+def plan_script_runner(argv: tuple[str, ...], context: CommandContext) -> LaunchPlan | None:
+    """`accelerate launch --num_processes 2 train.py`, `uv run train.py`: named after the script."""
+    if command_line.base(argv[0]) not in _SCRIPT_RUNNERS:
+        return None
+    plan = plan_python(argv, context) or LaunchPlan(launcher="other", argv=argv, name=PurePath(argv[0]).stem)
+    script = next((word for word in argv[1:] if word.endswith(_SCRIPTS)), None)
+    return plan if script is None else replace(plan, name=PurePath(script).stem)
+
+
 def plan_closed_door(argv: tuple[str, ...], context: CommandContext) -> LaunchPlan | None:
     """Commands behind which our environment does not arrive."""
     reason = _CLOSED_DOORS.get(command_line.base(argv[0]))
@@ -324,6 +336,7 @@ LAUNCHERS: tuple[Launcher, ...] = (
     plan_bench_rank,
     plan_env,
     plan_prefix,
+    plan_script_runner,
     plan_closed_door,
     plan_python,  # before plan_shell: `python` may itself be a shell script (a pyenv shim)
     plan_shell,

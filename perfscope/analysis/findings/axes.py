@@ -9,6 +9,7 @@ import numpy as np
 from msgspec import Struct
 
 from perfscope.analysis import advice
+from perfscope.analysis.findings.communication import are_small_inside_host
 from perfscope.analysis.findings.evidence import Evidence
 from perfscope.analysis.results import CommByAxis, CommByLayer, Communication, Finding
 from perfscope.analysis.whatif.changes import SMALL_BYTES
@@ -103,7 +104,13 @@ def _remedy(evidence: Evidence, entry: CommByAxis) -> _Remedy:
         return _Remedy(kind=FindingKind.SMALL_COLLECTIVES, what_if=merged, small=small)
     if ideal.gain_ratio < SERIAL * entry.exposed_ns / evidence.step:
         return _Remedy(kind=FindingKind.SERIALIZED, what_if=ideal)
-    if fast is not None and fast.gain_ns >= OF_LINK * ideal.gain_ns:
+    kinds = evidence.what_ifs.axes.kinds.get(entry.axis, ())
+    calls = [call for call in evidence.calls if (call.collective, call.group) in kinds]
+    if (
+        fast is not None
+        and fast.gain_ns >= OF_LINK * ideal.gain_ns
+        and not are_small_inside_host(evidence, calls)
+    ):
         return _Remedy(kind=FindingKind.SLOW_LINK, what_if=fast)
     barely_hidden = entry.hidden_ns < 0.1 * (entry.hidden_ns + entry.exposed_ns)
     if barely_hidden and hidden is not None and hidden.gain_ns >= 0.9 * ideal.gain_ns:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from msgspec import Struct
 
 from perfscope.analysis import advice
 from perfscope.analysis.findings.evidence import Evidence
 from perfscope.analysis.findings.ranks import late, waits_of
-from perfscope.analysis.results import CollectiveResult, Finding
+from perfscope.analysis.results import CollectiveCall, CollectiveResult, Finding
 from perfscope.analysis.whatif.changes import SMALL_BYTES
 from perfscope.analysis.whatif.results import WhatIf
 from perfscope.messages.findings.communication import ExposedComm
@@ -93,9 +95,20 @@ def _remedy(evidence: Evidence) -> _Remedy:
     if nothing_overlaps and overlapped is not None and overlapped.gain_ns >= 0.9 * ideal.gain_ns:
         return _Remedy(kind=FindingKind.NO_OVERLAP)
     # Twice the bandwidth halves what depends on it: more than a third of the whole gain is the link's.
-    if faster is not None and faster.gain_ns >= 0.35 * ideal.gain_ns:
+    is_of_link = not are_small_inside_host(evidence, evidence.calls)
+    if faster is not None and faster.gain_ns >= 0.35 * ideal.gain_ns and is_of_link:
         return _Remedy(kind=FindingKind.SLOW_LINK, fast_link_step_ns=faster.step_ns)
     return _Remedy()
+
+
+def are_small_inside_host(evidence: Evidence, calls: Sequence[CollectiveCall]) -> bool:
+    """Whether these calls are small and leave no host: what they take is no matter of bandwidth.
+
+    Their times differ by chance, where threads wait for a CPU, and a slope by size is then no rate of a link.
+    """
+    sizes = [call.bytes for call in calls if call.bytes is not None]
+    is_one_host = len({rank.host for rank in evidence.ranks}) == 1
+    return is_one_host and bool(sizes) and sum(sizes) < len(sizes) * SMALL_BYTES
 
 
 def _small_calls(evidence: Evidence, merged: WhatIf) -> SmallCalls | None:

@@ -139,6 +139,18 @@ def test_slow_transfers_of_little_are_laid_at_latency(tmp_path: Path) -> None:
     assert "latency rules" in analyze(tmp_path, {0: spans, 1: spans}).findings[0].text.action
 
 
+def test_small_calls_inside_a_host_are_not_limited_by_bandwidth(tmp_path: Path) -> None:
+    """Though the larger of two sizes takes longer: threads wait for CPUs, and two sizes are no law."""
+    calls = [comm(2 * MS, MS, 0, in_bytes=20_000), comm(3 * MS, 5 * MS, 1, in_bytes=100_000)]
+    run = SyntheticRun(tmp_path, world_size=2)
+    for rank in (0, 1):
+        run.rank(rank)
+        run.window(rank, [span(0, 2 * MS, "compute"), *calls], STEP[:1])
+    verdict = analyze_run(run.read()).findings[0]
+    assert verdict.id == "comm_bound"
+    assert "latency rules" in verdict.text.action
+
+
 def test_many_slow_transfers_are_laid_at_the_link(tmp_path: Path) -> None:
     calls = [comm(2 * MS + k * MS, MS, k, in_bytes=10**6) for k in range(7)]
     run = SyntheticRun(tmp_path, world_size=2)
