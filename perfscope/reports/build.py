@@ -57,6 +57,7 @@ from perfscope.reports.sections.steps import (
 )
 from perfscope.reports.sections.timeline import timeline_section
 from perfscope.reports.sections.traffic import stacks_section, traffic_section
+from perfscope.reports.sections.trend import trend_charts
 from perfscope.reports.sections.waits import waits_section
 from perfscope.reports.sections.what_ifs import what_ifs_section
 from perfscope.reports.sections.whole_run import whole_run_section
@@ -114,6 +115,7 @@ def build_report(analysis: RunAnalysis, timeline: TimelineExtract | None) -> Rep
         subtitle=command_text(analysis.run) if analysis.bench is None else scheme_words(analysis.run),
         verdict=with_hang(analysis, _of_whole_trace(analysis, verdict)),
         overview=overview_bar(usual),
+        trend=trend_charts(analysis),
         figures=build_figures(usual),
         sections=tuple(_without_empty_columns(section) for section in sections if section is not None),
         document=build_document(analysis),

@@ -49,7 +49,10 @@ class HeatLevel(Struct, frozen=True, kw_only=True):
 
 
 class HeatMap(Chart, Struct, frozen=True, kw_only=True):
-    """Cells of rows and columns by color. `cells`: the level of each, by row; None: no value is known."""
+    """Cells of rows and columns by color. `cells`: the level of each, by row; None: no value is known.
+
+    `compact`: low, with its colors in one entry of the legend.
+    """
 
     id: str
     title: str
@@ -60,3 +63,4 @@ class HeatMap(Chart, Struct, frozen=True, kw_only=True):
     levels: tuple[HeatLevel, ...]
     cells: tuple[tuple[int | None, ...], ...]
     caption: str = ""
+    compact: bool = False

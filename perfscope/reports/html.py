@@ -54,7 +54,7 @@ def render_html(report: Report) -> str:
     from markupsafe import Markup
 
     blocks = [block for section in report.sections for block in section.blocks]
-    charts = [block for block in (report.overview, *blocks) if isinstance(block, Chart)]
+    charts = [block for block in (report.overview, *report.trend, *blocks) if isinstance(block, Chart)]
     pictures = {id(chart): lay_out(chart) for chart in charts}
     timelines = [block for block in blocks if isinstance(block, Timeline)]
     sheets = {sheet for picture in pictures.values() for sheet in picture.sheets}

@@ -22,6 +22,7 @@ from perfscope.reports.curves import Curve as Curve
 from perfscope.reports.curves import CurveChart as CurveChart
 from perfscope.reports.curves import IntervalBar as IntervalBar
 from perfscope.reports.curves import IntervalBars as IntervalBars
+from perfscope.reports.distributions import HeatMap
 from perfscope.reports.gate_history.chart import HistoryChart as HistoryChart
 from perfscope.reports.machine_picture import Device as Device
 from perfscope.reports.machine_picture import Machine as Machine
@@ -237,11 +238,16 @@ class ChartLine(Struct, frozen=True, kw_only=True):
 
 
 class LineChart(Chart, Struct, frozen=True, kw_only=True):
+    """Lines on one axis each. `shaded`: first and last x of each traced window. `band`: what bands cover."""
+
     id: str
     title: str
     x_title: str
     lines: tuple[ChartLine, ...]
     caption: str = ""
+    shaded: tuple[tuple[int, int], ...] = ()
+    band: str = ""
+    compact: bool = False  # one line, whose name the legend has
 
 
 class Note(Struct, frozen=True, kw_only=True):
@@ -481,6 +487,7 @@ class Report(Struct, frozen=True, kw_only=True, eq=False):
     document: Mapping[str, object]
     version: str
     context: tuple[str, ...] = ()  # who, where and when, each a few words
+    trend: tuple[LineChart | HeatMap | Note, ...] = ()  # the whole run, small; a note: why it is missing
     notices: tuple[Note, ...] = ()  # what must be known before any figure is read; under the verdict
 
     def section(self, section_id: str) -> Section:

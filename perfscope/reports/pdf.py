@@ -19,7 +19,7 @@ from perfscope.reports.asset_files import ASSETS
 from perfscope.reports.distributions import HeatMap
 from perfscope.reports.drawing import lay_out
 from perfscope.reports.drawing.picture import Json
-from perfscope.reports.drawing.print_picture import paper_svg
+from perfscope.reports.drawing.print_picture import WIDTH, paper_svg
 from perfscope.reports.drawing.still import lay_out_still
 from perfscope.reports.drawing.topology import paper_svg as machine_svg
 from perfscope.reports.model import (
@@ -47,6 +47,7 @@ MOST_PAGES = 12
 MOST_ROWS = (60, 16, 8, 5)  # of a table; the first with which the report fits on MOST_PAGES
 SHORT_TEXT = 26  # characters that a column may take whole
 MANY_COLUMNS, SHORT_TITLE = 6, 10
+HALF = 0.48 * WIDTH  # pixels
 BREAK = "\u200b"  # zero-width space: a line may end here
 
 
@@ -109,9 +110,18 @@ def pdf_data(report: Report, most_rows: int = MOST_ROWS[0]) -> Json:
         "overview": None
         if overview is None
         else {"title": overview.title, "svg": paper_svg(lay_out(overview))},
+        "trend": [_trend(block) for block in report.trend],
         "figures": [{"title": f.title, "value": f.value, "note": soft(f.note)} for f in report.figures],
         "sections": [_section(section) for section in sections],
     }
+
+
+def _trend(block: Chart | Note) -> Json:
+    """A chart as wide as half the page, or the note that there is none."""
+    if isinstance(block, Note):
+        return _note_json(block)
+    picture = lay_out(block)
+    return _picture(picture.title, paper_svg(picture, HALF), picture.caption)
 
 
 def _shortened(section: Section, most_rows: int) -> Section:

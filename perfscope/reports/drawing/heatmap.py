@@ -11,6 +11,7 @@ from perfscope.reports.drawing.shapes import Cells, Rect, Shape
 from perfscope.reports.geometry import Tick
 
 ROW, LEAST_HEIGHT, MOST_HEIGHT = 18.0, 40.0, 360.0  # pixels
+COMPACT_HEIGHT = 72.0
 LINE = 14.0  # pixels that a row's label needs
 MOST_LABELS = 8  # of columns
 
@@ -18,7 +19,8 @@ MOST_LABELS = 8  # of columns
 @lay_out.register
 def _heat_map(chart: HeatMap) -> Picture:
     num_rows, num_columns = len(chart.y_labels), len(chart.x_labels)
-    height = min(max(ROW * num_rows, LEAST_HEIGHT), MOST_HEIGHT)
+    most = COMPACT_HEIGHT if chart.compact else MOST_HEIGHT
+    height = min(max(ROW * num_rows, LEAST_HEIGHT), most)
     rows = _every(chart.y_labels, int(height // LINE))
     shapes: list[Shape] = [
         Cells(
@@ -36,16 +38,24 @@ def _heat_map(chart: HeatMap) -> Picture:
         title=chart.title,
         caption=chart.caption,
         look="heatmap",
-        legend=tuple(_entry(entry.key, entry.title) for entry in chart.levels),
+        legend=_scale(chart) if chart.compact else tuple(_entry(e.key, e.title) for e in chart.levels),
         panels=(Panel(plot="hm-plot", boxes=(box,), height=height, summary=chart.title),),
         axis=x_axis(_every(chart.x_labels, MOST_LABELS)),
         x_title=chart.x_title,
-        y_title=chart.y_title,
+        y_title="" if chart.compact else chart.y_title,
     )
 
 
 def _entry(key: str, title: str) -> LegendEntry:
     return LegendEntry(title=title, sample=(Rect(x=0, width=14, height=12, look=f"q-{key}"),))
+
+
+def _scale(chart: HeatMap) -> tuple[LegendEntry, ...]:
+    """All colors in one entry, with the values at both ends."""
+    looks = [f"q-{entry.key}" for entry in chart.levels]
+    sample = tuple(Rect(x=14.0 * at, width=14, height=12, look=look) for at, look in enumerate(looks))
+    ends = f"{chart.levels[0].title} … {chart.levels[-1].title}"
+    return (LegendEntry(title=ends, sample=sample, width=14.0 * len(looks)),)
 
 
 def _every(labels: Sequence[str], most: int) -> list[Tick]:

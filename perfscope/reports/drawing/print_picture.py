@@ -19,7 +19,7 @@ LEGEND = "caption"  # look of a legend's words
 class _Sheet:
     """What is drawn so far, from the top; `left` and `right` are the plots' edges."""
 
-    def __init__(self, picture: Picture) -> None:
+    def __init__(self, picture: Picture, width: float) -> None:
         panels = picture.panels
         axes = [shape for panel in panels for box in panel.boxes for shape in box.axis]
         labels = _widest(panel.label for panel in panels)
@@ -27,7 +27,8 @@ class _Sheet:
         widths = [text_width(label.text, font_size(label.look)) for label in axes if isinstance(label, Text)]
         self.labels = min(labels, WIDEST_LABEL) + GAP if labels else 0.0
         self.left = self.labels + (max(widths) + GAP if widths else 0.0)
-        self.right = WIDTH - (ends + GAP if ends else 0.0)
+        self.width = width
+        self.right = width - (ends + GAP if ends else 0.0)
         self.y = ROW_GAP
         self.parts: list[str] = []
         self.used: dict[str, None] = {}
@@ -47,7 +48,7 @@ class _Sheet:
             text = " ".join(filter(None, (entry.title, entry.note)))
             size = text_width(text, font_size(LEGEND))
             needed = (entry.width + 5 if entry.sample else 0) + size
-            if x > left and x + needed > WIDTH:
+            if x > left and x + needed > self.width:
                 x, self.y = left, self.y + LINE
             if entry.sample:
                 self.draw(entry.sample, Canvas(paint, left=x, top=self.y + 2))
@@ -61,9 +62,9 @@ def _widest(texts: Iterable[str]) -> float:
     return max((text_width(text, font_size("bar-label"), bold=True) for text in texts), default=0.0)
 
 
-def paper_svg(picture: Picture) -> str:
-    """The picture as an SVG document, WIDTH pixels wide, its text as text."""
-    sheet = _Sheet(picture)
+def paper_svg(picture: Picture, wide: float = WIDTH) -> str:
+    """The picture as an SVG document, so many pixels wide, its text as text."""
+    sheet = _Sheet(picture, wide)
     sheet.legend(picture.legend, 0.0)
     if picture.y_title:
         sheet.write(picture.y_title, "y-title", x=0)
@@ -76,7 +77,7 @@ def paper_svg(picture: Picture) -> str:
     if picture.x_title:
         sheet.write(picture.x_title, "x-title", x=(sheet.left + sheet.right) / 2, anchor="middle")
         sheet.y += LINE
-    width, height = decimal(WIDTH), decimal(sheet.y)
+    width, height = decimal(wide), decimal(sheet.y)
     size = f'width="{width}" height="{height}" viewBox="0 0 {width} {height}"'
     title = f"<title>{escape(picture.title)}</title>"
     defs = pattern_defs(paint, sheet.used) if sheet.used else ""

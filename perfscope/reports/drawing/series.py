@@ -5,8 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from perfscope.reports import geometry
-from perfscope.reports.drawing.picture import Box, Json, Panel, Picture, grid, lay_out, x_axis, y_axis
-from perfscope.reports.drawing.shapes import Path, Point, Shape
+from perfscope.reports.drawing.picture import (
+    Box,
+    Json,
+    LegendEntry,
+    Panel,
+    Picture,
+    grid,
+    lay_out,
+    x_axis,
+    y_axis,
+)
+from perfscope.reports.drawing.shapes import Path, Point, Rect, Shape
 from perfscope.reports.model import ChartLine, LineChart
 
 
@@ -17,7 +27,8 @@ def _series(chart: LineChart) -> Picture:
         id=chart.id,
         title=chart.title,
         caption=" ".join(filter(None, (chart.caption, geometry.clip_note(frame)))),
-        look="series",
+        look="series compact" if chart.compact else "series",
+        legend=_legend(chart),
         panels=tuple(_panel(chart, frame, line) for line in chart.lines),
         axis=x_axis(geometry.count_ticks(frame.x_max, 8), marks=False),
         x_title=chart.x_title,
@@ -25,6 +36,28 @@ def _series(chart: LineChart) -> Picture:
         keys="Left and right arrow step through it.",
         data=lambda: _data(chart, frame.x_max),
     )
+
+
+def _legend(chart: LineChart) -> tuple[LegendEntry, ...]:
+    line = Path(runs=([(0, 6), (14, 6)],), look="line")
+    entries = [LegendEntry(title=chart.lines[0].label, sample=(line,))] if chart.compact else []
+    if chart.band:
+        entries.append(LegendEntry(title=chart.band, sample=(Rect(x=0, width=14, height=12, look="band"),)))
+    if chart.shaded:
+        shade = Rect(x=3, width=8, height=12, look="ct-window")
+        entries.append(LegendEntry(title="traced window", sample=(shade,)))
+    return tuple(entries)
+
+
+def _shades(chart: LineChart, x_max: int) -> list[Shape]:
+    """Half a step before the first to half a step after the last step of each window."""
+    shapes: list[Shape] = []
+    for first, last in chart.shaded:
+        start, end = max(first - 0.5, 0.0), min(last + 0.5, float(x_max))
+        if end > start:
+            x, width = 100 * start / x_max, 100 * (end - start) / x_max
+            shapes.append(Rect(x=x, width=width, height=100, look="ct-window"))
+    return shapes
 
 
 def _panel(chart: LineChart, frame: geometry.SeriesFrame, line: ChartLine) -> Panel:
@@ -35,7 +68,7 @@ def _panel(chart: LineChart, frame: geometry.SeriesFrame, line: ChartLine) -> Pa
         ]
 
     ticks = geometry.time_ticks(frame.low, frame.high, 2)
-    shapes: list[Shape] = [*grid(ticks)]
+    shapes: list[Shape] = [*grid(ticks), *_shades(chart, frame.x_max)]
     if line.low != line.y or line.high != line.y:
         around = [*points(line.high), *reversed(points(line.low))]
         shapes.append(Path(runs=(around,), look="band", closed=True))
@@ -44,7 +77,7 @@ def _panel(chart: LineChart, frame: geometry.SeriesFrame, line: ChartLine) -> Pa
         plot="series-plot",
         boxes=(Box(shapes=tuple(shapes), axis=y_axis(ticks, 10)),),
         height=44,
-        label=line.label,
+        label="" if chart.compact else line.label,
         summary=f"{chart.title}, {line.label}; quantiles in the table below",
         cursor=True,
     )

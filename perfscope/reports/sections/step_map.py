@@ -1,4 +1,4 @@
-"""Map "Step time of each rank", of section "Step times"."""
+"""Map "Step time of each rank", of the first screen."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from perfscope import units
 from perfscope.analysis.results import RunAnalysis
 from perfscope.reports.distributions import HeatLevel, HeatMap
+from perfscope.reports.sections.steps import step_table
 
 MOST_COLUMNS, MOST_ROWS = 200, 64
 MOST_CELLS = 2000  # the page's size
@@ -21,9 +22,7 @@ def step_map(analysis: RunAnalysis) -> tuple[HeatMap, ...]:
     longest = max(map(len, series.values()), default=0)
     if len(series) < 2 or longest < 2:
         return ()
-    table = np.full((len(series), longest), np.nan)
-    for row, times in zip(table, series.values(), strict=True):
-        row[: len(times)] = times
+    table = step_table(list(series.values()))
     per_row = -(-len(series) // MOST_ROWS)
     num_rows = -(-len(series) // per_row)
     per_column = -(-longest // min(MOST_COLUMNS, MOST_CELLS // num_rows))
@@ -48,6 +47,7 @@ def step_map(analysis: RunAnalysis) -> tuple[HeatMap, ...]:
                 tuple(int(level) if np.isfinite(mean) else None for level, mean in zip(*row, strict=True))
                 for row in zip(levels, means, strict=True)
             ),
+            compact=True,
             caption=f"Each cell is the mean of up to {' of '.join(means_of)}." if means_of else "",
         ),
     )

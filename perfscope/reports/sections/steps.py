@@ -33,7 +33,6 @@ from perfscope.reports.model import (
     Value,
 )
 from perfscope.reports.sections.step_histogram import step_histogram
-from perfscope.reports.sections.step_map import step_map
 from perfscope.vocabulary.host_activity import HostActivity
 from perfscope.vocabulary.workload import Workload
 
@@ -337,13 +336,24 @@ def series_section(analysis: RunAnalysis) -> Section:
         x_title="step",
         lines=lines,
         caption=caption,
+        shaded=traced_stretches(analysis),
     )
     return Section(
         id="steps",
         title="Step times",
         lead=_series_lead(analysis),
-        blocks=(chart, *step_histogram(analysis), *step_map(analysis), _steps_table(analysis)),
+        blocks=(chart, *step_histogram(analysis), _steps_table(analysis)),
     )
+
+
+def traced_stretches(analysis: RunAnalysis) -> tuple[tuple[int, int], ...]:
+    """First and last index of each stretch of steps that some rank traced."""
+    marks = [np.asarray(entry.traced, bool) for entry in analysis.step_marks.values()]
+    traced = np.zeros(max((len(entry) for entry in marks), default=0) + 2, bool)  # False at both ends
+    for entry in marks:
+        traced[1 : len(entry) + 1] |= entry
+    edges = np.flatnonzero(traced[1:] != traced[:-1]).tolist()
+    return tuple((first, after - 1) for first, after in zip(edges[::2], edges[1::2], strict=True))
 
 
 def _series_lead(analysis: RunAnalysis) -> str:
@@ -370,10 +380,16 @@ def _line(label: str, durations: Sequence[int] | NDArray[np.float64]) -> ChartLi
     )
 
 
-def _lines_over_ranks(series: list[tuple[int, ...]]) -> tuple[ChartLine, ...]:
-    table = np.full((len(series), max(len(durations) for durations in series)), np.nan)
+def step_table(series: Sequence[Sequence[int]]) -> NDArray[np.float64]:
+    """Durations by rank (row) and step, ns; nan where a rank has fewer steps."""
+    table = np.full((len(series), max(map(len, series))), np.nan)
     for row, durations in zip(table, series, strict=True):
         row[: len(durations)] = durations
+    return table
+
+
+def _lines_over_ranks(series: list[tuple[int, ...]]) -> tuple[ChartLine, ...]:
+    table = step_table(series)
     return (
         _line("slowest rank", np.nanmax(table, axis=0)),
         _line("median rank", np.nanmedian(table, axis=0)),

@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 from msgspec import structs
 
-from perfscope.analysis.results import RunAnalysis
+from perfscope.analysis.results import RunAnalysis, StepMarks
 from perfscope.reports.distributions import HeatMap
 from perfscope.reports.drawing import lay_out
 from perfscope.reports.drawing.page import figure_html
 from perfscope.reports.drawing.print_picture import paper_svg
+from perfscope.reports.model import LineChart, Note
 from perfscope.reports.sections.step_map import step_map
+from perfscope.reports.sections.trend import trend_charts
 from tests.unit.reports.test_synthetic import synthetic_analysis
 
 MS = 1_000_000
@@ -69,4 +71,40 @@ def test_page_stays_small_when_no_neighbors_are_alike(num_ranks: int) -> None:
     page = figure_html(lay_out(chart))
     assert len(page) < 30_000
     assert page.count("<path") == len(chart.levels)
-    assert all(level.title in paper_svg(lay_out(chart)) for level in chart.levels)
+    ends = (chart.levels[0].title, chart.levels[-1].title)
+    assert all(end in paper_svg(lay_out(chart)) for end in ends)
+
+
+def test_the_first_screen_has_step_times_in_order_and_shades_traced_steps() -> None:
+    analysis = of(np.array([[100, 110, 300, 120], [200, 130, 500, 120]]))
+    marks = StepMarks(counted=(True,) * 4, traced=(False, True, True, False))
+    times, ranks = trend_charts(structs.replace(analysis, step_marks={0: marks, 1: marks}))
+    assert isinstance(times, LineChart)
+    assert isinstance(ranks, HeatMap)
+    [line] = times.lines
+    assert line.y == (150 * MS, 120 * MS, 400 * MS, 120 * MS)  # the median rank
+    assert (line.low[2], line.high[2]) == (300 * MS, 500 * MS)
+    assert times.shaded == ((1, 2),)
+    picture = figure_html(lay_out(times))
+    assert 'class="ct-window" x="16.667%"' in picture  # from half a step before step 1
+    assert "traced window" in picture
+
+
+def test_the_first_screen_charts_stay_small_over_many_steps() -> None:
+    analysis = of(np.random.default_rng(5).integers(50, 150, (500, 20_000)))
+    charts = [chart for chart in trend_charts(analysis) if not isinstance(chart, Note)]
+    assert len("".join(figure_html(lay_out(chart)) for chart in charts)) < 45_000
+
+
+@pytest.mark.parametrize(
+    ("table", "reason"),
+    [
+        (np.full((2, 0), 1), "no step was recorded"),
+        (np.full((2, 1), 1), "one step was recorded"),
+        (np.full((2, 5), 7), "all step times are equal"),
+    ],
+)
+def test_charts_of_the_first_screen_that_have_no_data_say_why(table: np.ndarray, reason: str) -> None:
+    last = trend_charts(of(table))[-1]
+    assert isinstance(last, Note)
+    assert reason in last.text
