@@ -143,7 +143,7 @@ TORCH = TrainingAdvice(
         "the model's outermost module does not say over how many ranks a batch is split; "
         "give `--samples-per-step`"
     ),
-    threads="OMP_NUM_THREADS={} (unset, torchrun sets 1)",
+    threads="`OMP_NUM_THREADS={}` (unset, torchrun sets 1)",
 )
 # tensorflow.org/guide/data_performance, /guide/function, /xla; TF_NUM_INTRAOP_THREADS: process_util.cc.
 _TENSORFLOW = TrainingAdvice(
@@ -255,7 +255,7 @@ _MXNET = TrainingAdvice(
     ),
     unnamed="MXNet's profiler names operators, not layers, so the time cannot be attributed to one.",
     no_samples="no batch of a DataLoader or DataIter was seen in a step; give `--samples-per-step`",
-    threads="OMP_NUM_THREADS={}",
+    threads="`OMP_NUM_THREADS={}`",
 )
 _OWN = replace(
     _GENERAL,
@@ -273,7 +273,7 @@ _OWN = replace(
         "the program does not say how many samples a step takes: call perfscope.step(samples) or give "
         "`--samples-per-step`, if it has any"
     ),
-    threads="OMP_NUM_THREADS={}",
+    threads="`OMP_NUM_THREADS={}`",
     unknown=dict.fromkeys(("copy", "input_wait", "optimizer"), ""),
 )
 # docs.vllm.ai: CUDA graphs, torch.compile, optimization; docs.sglang.ai: server arguments.
@@ -311,7 +311,7 @@ _TRAINING: dict[str, TrainingAdvice] = {
         shorter_gaps=(
             "Keep callbacks that want every batch out of fit; compile(jit_compile=True) uses torch.compile."
         ),
-        threads="OMP_NUM_THREADS={}",
+        threads="`OMP_NUM_THREADS={}`",
     ),
     FrameworkName.JAX: _JAX,
     FrameworkName.MXNET: _MXNET,

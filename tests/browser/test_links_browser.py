@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
+from perfscope.reports.asset_files import asset
 from perfscope.reports.build import build_report
 from perfscope.reports.html import render_html
 from tests.unit.reports.test_synthetic import synthetic_analysis, synthetic_timeline
@@ -119,6 +120,38 @@ def test_a_copied_link_brings_back_place_zoom_filter_and_theme(browser: Browser,
     assert browser.view() == pytest.approx(shown, abs=2)
     top = "return document.getElementById('layers-table').getBoundingClientRect().top"
     browser.until(lambda: -50 < browser.js(top) < 900)
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+def test_commands_of_actions_are_copied_by_keyboard(browser: Browser, tmp_path: Path, allowed: bool) -> None:
+    made = build_report(synthetic_analysis(), synthetic_timeline())
+    verdict = structs.replace(made.verdict, action="Run `perfscope run --stacks` or set `A=1` first.")
+    path = tmp_path / "commands.html"
+    path.write_text(render_html(structs.replace(made, verdict=verdict)), encoding="utf-8")
+    browser.open(path)
+    browser.js(
+        "const writeText = async (text) => { if (!arguments[0]) throw new Error(); window.text = text; };"
+        "Object.defineProperty(navigator, 'clipboard', {value: {writeText}});"
+        "document.addEventListener('copy', () => { window.text = String(getSelection()) || "
+        "document.activeElement.value; });",
+        allowed,
+    )
+    buttons = browser.driver.find_elements("css selector", ".verdict .copy")
+    assert [button.get_attribute("title") for button in buttons] == [
+        "Copy perfscope run --stacks",
+        "Copy A=1",
+    ]
+    browser.js("arguments[0].focus()", buttons[0])
+    press(browser, Keys.ENTER)
+    browser.until(lambda: buttons[0].text == "Copied")
+    assert browser.js("return window.text") == "perfscope run --stacks"
+    assert browser.js("return document.activeElement === arguments[0]", buttons[0])
+    browser.until(lambda: buttons[0].text == "Copy")
+
+
+def test_paper_has_no_copy_buttons() -> None:
+    printed = asset("report.css").partition("@media print {\n  .paper")[2]
+    assert ".copy" in printed.partition("display: none")[0]
 
 
 def test_a_shared_theme_is_not_kept_for_other_reports(browser: Browser, report: Path) -> None:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from perfscope.messages.findings.texts import FindingFacts, FindingText, Subject
-from perfscope.messages.lists import joined
 from perfscope.units import format_bytes, format_count, format_ns, format_ratio
 from perfscope.vocabulary.heap import STILL_HEAP
 
-_HEAP = joined(f"{name}={value}" for name, value in STILL_HEAP.items())
+_HEAP = " ".join(f"{name}={value}" for name, value in STILL_HEAP.items())
 
 
 class PageFaultChurn(FindingFacts, frozen=True, kw_only=True):
@@ -50,7 +49,7 @@ class PageFaultChurn(FindingFacts, frozen=True, kw_only=True):
             f"{format_ratio(self.system_ratio)} of the CPU time is spent in the kernel. In every step the C "
             f"library returns {format_bytes(self.num_bytes)} to the kernel, which then maps and clears the "
             f"pages again.{major}{self._changed()}",
-            f"Keep freed memory in the process: with glibc set {_HEAP} together (one of them alone turns "
+            f"Keep freed memory in the process: with glibc set `{_HEAP}` together (one of them alone turns "
             "off glibc's own adjustment and can make it worse), or preload jemalloc or tcmalloc, which also "
             "keep tensors beyond 32 MiB.",
             lead,

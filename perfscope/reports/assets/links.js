@@ -96,6 +96,7 @@ function startLinks(timeline) {
     });
   }
   startCopying(timeline);
+  startCopyingCommands();
 }
 
 function filterTables(section, text) {
@@ -135,6 +136,23 @@ function startCopying(timeline) {
     button.textContent = done ? "Link copied" : "Link is in the address bar";
     setTimeout(() => { button.textContent = "Copy link"; }, 2500);
   });
+}
+
+// Beside each command or setting of an action.
+function startCopyingCommands() {
+  for (const code of document.querySelectorAll(".todo ~ code")) {
+    const text = code.textContent;
+    const button = element("button", "Copy", "copy");
+    button.type = "button";
+    button.title = `Copy ${text}`;
+    button.setAttribute("aria-live", "polite");
+    button.addEventListener("click", async () => {
+      button.textContent = (await copied(text)) ? "Copied" : "Not copied";
+      button.focus(); // the fallback of copied() took it
+      setTimeout(() => { button.textContent = "Copy"; }, 2500);
+    });
+    code.after(button);
+  }
 }
 
 async function copied(text) {
