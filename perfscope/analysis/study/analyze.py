@@ -139,7 +139,7 @@ def analyze_study(
     asked = _reference(runs, reference)
     grouping = replace(_grouping(runs, by), basis=rank_by)
     runs = tuple(_grouped(run, grouping.by) for run in runs)
-    if grouping.by == MACHINE:
+    if grouping.by and MACHINE in names_of(grouping.by):
         runs = with_short_groups(runs)
     view = _of_runs(runs, entries, left_out)
     runs = tuple(map(without_bad_factors, runs))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import takewhile
 
 from msgspec.structs import replace
 
@@ -37,9 +38,13 @@ def placed_machine_key(run: StudyRun) -> str:
 
 
 def with_short_groups(runs: Sequence[StudyRun]) -> tuple[StudyRun, ...]:
-    """Runs grouped by machine, without the CPU's model in the groups' names where all have the same."""
-    split = [run.group.partition(", ") for run in runs if run.group]
-    models, others = {model for model, _, _ in split}, [other for _, _, other in split]
-    if len(models) != 1 or not all(others) or len(set(others)) < 2:
+    """Runs grouped by machine, alone or with others, without what the names of all machines begin with."""
+    keys = {machine_key(run) for run in runs if run.group}
+    if len(keys) < 2 or not all(keys):
         return tuple(runs)
-    return tuple(replace(run, group=run.group.partition(", ")[2]) for run in runs)
+    parts = [key.split(", ") for key in keys]
+    shared = [same[0] for same in takewhile(lambda column: len(set(column)) == 1, zip(*parts, strict=False))]
+    if shared in parts:  # a machine has nothing else
+        shared = shared[:-1]
+    start = "".join(f"{part}, " for part in shared)
+    return tuple(replace(run, group=run.group.replace(start, "", 1)) for run in runs)

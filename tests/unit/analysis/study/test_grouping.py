@@ -172,3 +172,14 @@ def test_groups_by_machine_leave_out_the_cpu_model_that_all_have() -> None:
     assert not any("Epyc" in name for name in names)
     others = analyze_study([on("1gbit", "Epyc", 100.0), on("10gbit", "Xeon", 300.0)], by="machine")
     assert {run.group.partition(",")[0] for run in others.runs} == {"Epyc", "Xeon"}
+
+
+def test_groups_by_machine_and_another_fact_leave_out_what_all_machines_share() -> None:
+    def on(cluster: str, speed: float) -> RunEntry:
+        options = {"cluster": cluster, "samples_per_step": 16}
+        return run(cluster, 16, speed, cpu="Epyc", run={"options": options, "labels": {}})
+
+    study = analyze_study([on("2x1@1gbit", 100.0), on("2x1@10gbit", 300.0)], by="batch,machine")
+    assert {run.group for run in study.runs} == {"batch 16, links of 1gbit", "batch 16, links of 10gbit"}
+    unlike = analyze_study([on("2x1@1gbit", 100.0), on("2x1", 300.0)], by="batch,machine")
+    assert {run.group for run in unlike.runs} == {"batch 16, 8 CPUs, links of 1gbit", "batch 16, 8 CPUs"}
