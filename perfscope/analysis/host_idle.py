@@ -60,11 +60,11 @@ def _slept(breakdown: Breakdown, parts: StepParts) -> int:
     It is on a CPU, waits for one or sleeps. All that it does outside of idle time may have been sleep, too,
     but for computation, in which it may wait for threads of its own: those mostly spin.
     """
-    chosen = parts.is_traced & _has_states(parts)
+    chosen = parts.is_traced & has_states(parts)
     if not chosen.any():
         return 0
-    ran = _mean_of(_ran(parts)[chosen])
-    asleep = _mean_of(_asleep(parts)[chosen])
+    ran = _mean_of(ran_ns(parts)[chosen])
+    asleep = _mean_of(asleep_ns(parts)[chosen])
     elsewhere = breakdown.exposed_comm + breakdown.input_wait + _mean(parts.timed[RunPart.CHECKPOINT], parts)
     ran_idle = max(0, ran - (breakdown.step - breakdown.idle))  # that much of the idle time it ran
     return max(0, min(asleep - elsewhere, breakdown.idle - ran_idle))
@@ -85,11 +85,11 @@ def usual_sleep_ratio(breakdown: Breakdown | None, parts: StepParts) -> float | 
     """
     if breakdown is None or breakdown.exposed_comm:
         return None
-    traced, usual = (chosen & _has_states(parts) for chosen in (parts.is_traced, parts.is_usual))
+    traced, usual = (chosen & has_states(parts) for chosen in (parts.is_traced, parts.is_usual))
     if not traced.any() or usual.sum() <= traced.sum():
         return None
     waits = parts.timed[RunPart.INPUT] + parts.timed[RunPart.CHECKPOINT]
-    asleep = _asleep(parts) - waits
+    asleep = asleep_ns(parts) - waits
     # What it sleeps in operators (on threads of its own) is known of the traced steps only.
     in_operators = max(0, _mean_of(asleep[traced]) - _slept(breakdown, parts))
     share_of_operators = in_operators / float(np.mean(parts.durations[traced]))
@@ -97,7 +97,7 @@ def usual_sleep_ratio(breakdown: Breakdown | None, parts: StepParts) -> float | 
     return min(max(ratio, 0.0), 1.0)
 
 
-def _has_states(parts: StepParts) -> Mask:
+def has_states(parts: StepParts) -> Mask:
     """Steps of which it is recorded how long the thread ran and waited for a CPU."""
     used = parts.used
     has_times = (used["thread_user_ns"] >= 0) & (used["thread_system_ns"] >= 0)
@@ -105,14 +105,14 @@ def _has_states(parts: StepParts) -> Mask:
     return result
 
 
-def _ran(parts: StepParts) -> Int64:
+def ran_ns(parts: StepParts) -> Int64:
     result: Int64 = parts.used["thread_user_ns"] + parts.used["thread_system_ns"]
     return result
 
 
-def _asleep(parts: StepParts) -> Int64:
+def asleep_ns(parts: StepParts) -> Int64:
     """Neither on a CPU nor waiting for one."""
-    result: Int64 = parts.durations - _ran(parts) - parts.runqueue
+    result: Int64 = parts.durations - ran_ns(parts) - parts.runqueue
     return result
 
 

@@ -90,6 +90,7 @@ from perfscope.analysis.steps import (
     step_time,
     throughput,
 )
+from perfscope.analysis.waits.outside import slow_outside
 from perfscope.analysis.whole_run.analyze import whole_run
 from perfscope.analysis.whole_run.results import WholeRun
 from perfscope.analysis.whole_run.steps import traced_shares
@@ -366,6 +367,7 @@ def _evidence(source: RunSource, figures: _Figures, analysis: RunAnalysis) -> Ev
             figures.hosts, figures.machine.disturbances if figures.machine else (), figures.ranks.parts
         ),
         what_ifs=figures.why.what_ifs,
+        outside=slow_outside(figures.ranks.times, figures.ranks.parts),
         arithmetic_ratio=arithmetic_ratio(figures.ranks.traces.layers, slow[0].rank) if slow else None,
         uneven=uneven_layer(figures.ranks.traces.layers, UNEVEN),
         pipeline=analysis.pipeline,

@@ -17,6 +17,7 @@ from perfscope.analysis.rank_facts import has_unseen_calls
 from perfscope.analysis.results import Finding, RankResult
 from perfscope.messages.findings.confidence import Confidence, NotEnoughEvidence, Reason
 from perfscope.messages.findings.memory import LowHeadroom
+from perfscope.messages.findings.ranks import SlowBesidePasses
 from perfscope.vocabulary.confidence import ConfidenceLevel as Level
 from perfscope.vocabulary.confidence import Doubt
 from perfscope.vocabulary.findings import ABOUT_THE_RECORDING, GAPS, INPUT
@@ -68,6 +69,8 @@ def confidence(evidence: Evidence, finding: Finding) -> Confidence:
         return Confidence(level=Level.MEDIUM if finding.facts.tensor_bytes is None else Level.HIGH)
     if finding.id is Kind.PAGE_FAULT_CHURN:
         return _of_all_steps(evidence, finding, min(faults.num_steps for faults in evidence.page_faults))
+    if isinstance(finding.facts, SlowBesidePasses):
+        return _of_all_steps(evidence, finding, finding.facts.num_steps)
     if finding.id in _ALWAYS_ON | _PLACED or finding.of_training or not evidence.traced:
         return _of_all_steps(evidence, finding)
     if finding.of_mean:  # timed in every step

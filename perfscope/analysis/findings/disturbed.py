@@ -16,6 +16,7 @@ from perfscope.vocabulary.disturbances import DisturbanceKind
 from perfscope.vocabulary.findings import FindingKind
 
 DECISIVE = 0.25  # of the mean step lost to disturbances: the code's own causes come after them
+MORE = 1.2  # times what the verdict's cause costs: of two that cost as much, the code's own comes first
 WORTH = 0.1  # of the mean step lost: what slow computation is attributed to the disturbance
 ONE_PLACE = 0.6  # of a slow rank's excess in one layer, or in no operator at all
 CLEARLY = 1.5  # times what a comparison of steps gives, from which on waiting for CPUs is the better estimate
@@ -50,7 +51,8 @@ def disturbed(evidence: Evidence, verdict: Finding) -> Placed:
     usual = evidence.step_ns.median if evidence.step_ns is not None else None
     if ratio is not None and gain_ns is not None and usual is not None and gain_ns > usual:
         gain_ns, ratio = evidence.share_of_step(ratio)  # few steps, much longer than the median one
-    first = causes_it or (ratio is not None and ratio >= DECISIVE and ratio > (verdict.gain_ratio or 0.0))
+    limit = max(DECISIVE, MORE * (verdict.gain_ratio or 0.0))
+    first = causes_it or (ratio is not None and ratio >= limit)
     worst = max(
         inside,
         key=lambda disturbance: (

@@ -29,6 +29,7 @@ from perfscope.analysis.results import (
     RankResult,
 )
 from perfscope.analysis.server import ServerLoad
+from perfscope.analysis.waits.outside import SlowOutside
 from perfscope.analysis.whatif.analyze import NOTHING, WhatIfs
 from perfscope.analysis.whole_run.results import WholeRun
 from perfscope.messages.advice import advice_key
@@ -64,6 +65,7 @@ class Evidence(Struct, frozen=True, kw_only=True):
     communication: Communication | None = None
     uneven: UnevenLayer | None = None  # a layer of which ranks compute unequal shares
     arithmetic_ratio: float | None = None  # of the slowest rank, FLOPs over those of the others
+    outside: SlowOutside | None = None  # a rank that the others wait for in untraced steps
     server: ServerLoad | None = None  # of a run with one parameter server
     pipeline: Pipeline | None = None
     experts: Experts | None = None

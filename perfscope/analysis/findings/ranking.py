@@ -43,6 +43,7 @@ from perfscope.vocabulary.findings import COMMUNICATION, GAPS, FindingKind
 REMOVABLE = 0.1  # a cause that would bring more of the step than this comes before the computation
 
 IDLE = 0.2  # the same for gaps without work ...
+AS_MUCH = 0.5  # of what the untraced steps say a slow rank costs: what the traced ones say agrees
 AGAINST_COMPUTE = 0.5  # ... which must also be this much of the computation
 
 _Cause: TypeAlias = Callable[[Evidence], Finding | None]  # None where the run does not have it
@@ -79,10 +80,10 @@ def find(evidence: Evidence) -> tuple[Finding, ...]:
     if not evidence.traced or not evidence.step:
         faults = page_faults.churn(evidence)
         candidates = candidates if faults is None else [*candidates, faults]
-        return _in_order(evidence, causes.untraced(evidence), candidates)
+        return _in_order(evidence, ranks.slow_outside(evidence) or causes.untraced(evidence), candidates)
     removable = [finding for cause in _REMOVABLE if (finding := cause(evidence)) is not None]
     removable += [*causes.idle(evidence), *_communication(evidence)]
-    removable = _server_first(_by_saving(removable))
+    removable = _server_first(_by_saving(_with_untraced(evidence, removable)))
     verdict = next((finding for finding in removable if _leads(evidence, finding)), None)
     if verdict is not None:
         removable.remove(verdict)
@@ -98,6 +99,17 @@ def find(evidence: Evidence) -> tuple[Finding, ...]:
     beside = [finding for finding in removable if _gain(finding) >= _notable(finding)]
     candidates = [candidate for candidate in candidates if candidate.id != verdict.id]
     return _in_order(evidence, verdict, [*beside, *candidates])
+
+
+def _with_untraced(evidence: Evidence, removable: Sequence[Finding]) -> list[Finding]:
+    """With the slow rank that the untraced steps name, in place of one that the traced ones show as less."""
+    finding = ranks.slow_outside(evidence)
+    if finding is None:
+        return [*removable]
+    same = [other for other in removable if (other.id, other.rank) == (finding.id, finding.rank)]
+    if any(_gain(other) >= AS_MUCH * _gain(finding) for other in same):
+        return [*removable]
+    return [finding, *(other for other in removable if other not in same)]
 
 
 def _communication(evidence: Evidence) -> list[Finding]:

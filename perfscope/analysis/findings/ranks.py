@@ -13,7 +13,14 @@ from perfscope.analysis.server import servers_of
 from perfscope.analysis.whatif.peers import SLOWER, Slow
 from perfscope.analysis.whatif.results import WhatIf
 from perfscope.messages.findings.facts import LateRank, LayerShare, Prediction, WaitOrTransfer
-from perfscope.messages.findings.ranks import BusyRank, Imbalance, LateStart, ModelSplit, Straggler
+from perfscope.messages.findings.ranks import (
+    BusyRank,
+    Imbalance,
+    LateStart,
+    ModelSplit,
+    SlowBesidePasses,
+    Straggler,
+)
 from perfscope.vocabulary.findings import FindingKind
 from perfscope.vocabulary.host_activity import ASLEEP, HostActivity
 
@@ -53,7 +60,7 @@ def slow_rank(evidence: Evidence) -> Finding | None:
             prediction=_prediction(what_if),
             waited=evidence.of_step(by_it[1]) if by_it else None,
             late=by_it[0] if by_it else None,
-            asleep=_asleep(evidence, worst),
+            asleep=_asleep(evidence, worst.rank, worst.excess_ns) if worst.part == "idle" else None,
         ),
         gain_ns=what_if.gain_ns,
         gain_ratio=what_if.gain_ratio,
@@ -62,20 +69,52 @@ def slow_rank(evidence: Evidence) -> Finding | None:
     )
 
 
-def _asleep(evidence: Evidence, slow: Slow) -> HostActivity | None:
+def slow_outside(evidence: Evidence) -> Finding | None:
+    """A rank that does something outside the backward pass in all untraced steps, while the others wait.
+
+    Only on CPUs: elsewhere the host runs ahead of the device, and how long a call takes is another matter.
+    """
+    slow = evidence.outside
+    if (
+        slow is None
+        or slow.waited_ns < SLOWER * slow.step_ns
+        or any(record.device not in ("", "cpu") for record in evidence.metas.values())
+        or evidence.pipeline is not None
+        or evidence.uneven is not None
+        or evidence.what_ifs.different_work
+        or servers(evidence)
+        or _more_samples(evidence, slow.rank) is not None
+    ):
+        return None
+    gain_ns, gain_ratio = evidence.share_of_step(slow.waited_ns / slow.step_ns)
+    return Finding(
+        id=FindingKind.STRAGGLER,
+        facts=SlowBesidePasses(
+            num_steps=slow.num_steps,
+            excess_ns=slow.excess_ns,
+            ran_ns=max(0.0, slow.ran_ns),
+            asleep=_asleep(evidence, slow.rank, slow.excess_ns),
+        ),
+        gain_ns=gain_ns,
+        gain_ratio=gain_ratio,
+        rank=slow.rank,
+    )
+
+
+def _asleep(evidence: Evidence, rank: int, excess_ns: float) -> HostActivity | None:
     """What a slow rank's training thread sleeps in, longer than those of its peers, if that is most of what
     it takes longer; None: it is not, or what it sleeps in is not known.
     """
-    mine = next((rank.host_idle for rank in evidence.ranks if rank.rank == slow.rank), None)
-    others = (rank.host_idle for rank in evidence.ranks if rank.rank != slow.rank)
+    mine = next((result.host_idle for result in evidence.ranks if result.rank == rank), None)
+    others = (result.host_idle for result in evidence.ranks if result.rank != rank)
     peers = [entries for entries in others if entries is not None]
-    if slow.part != "idle" or mine is None or not peers:
+    if mine is None or not peers:
         return None
     more = {entry.kind: float(entry.ns) for entry in mine if entry.kind in ASLEEP}
     for entry in (entry for entries in peers for entry in entries if entry.kind in more):
         more[entry.kind] -= entry.ns / len(peers)
     kind = max(more, key=lambda kind: more[kind], default=HostActivity.BLOCKED)
-    if kind is HostActivity.BLOCKED or more[kind] < _ASLEEP * slow.excess_ns:
+    if kind is HostActivity.BLOCKED or more[kind] < _ASLEEP * excess_ns:
         return None
     return kind
 

@@ -22,7 +22,7 @@ from perfscope.analysis.results import Finding
 from perfscope.messages.findings.axes import AxisComm
 from perfscope.messages.findings.communication import ExposedComm
 from perfscope.messages.findings.page_faults import PageFaultChurn
-from perfscope.messages.findings.ranks import Imbalance
+from perfscope.messages.findings.ranks import Imbalance, SlowBesidePasses
 from perfscope.messages.findings.whole_run import BesideSteps
 from perfscope.vocabulary.findings import COMMUNICATION, INPUT
 from perfscope.vocabulary.findings import FindingKind as Kind
@@ -162,6 +162,8 @@ def _waits_for_want_of_cpus(evidence: Evidence, cause: Finding, finding: Finding
 
 def _slow_for_want_of_cpus(evidence: Evidence, cause: Finding, finding: Finding) -> bool:
     assert finding.rank is not None
+    if isinstance(finding.facts, SlowBesidePasses):
+        return False  # a neighbor slows the passes, too
     slow = next((slow for slow in evidence.what_ifs.slow if slow.rank == finding.rank), None)
     if slow is not None and evidence.step:
         peers, excess = slow.peers_ns / evidence.step, slow.excess_ns / evidence.step

@@ -32,7 +32,7 @@ LIKELY = 0.05
 _FEWEST_STEPS = 3  # below this nothing is stated about persistence
 _FEWEST_UNTRACED = 10
 _CONFIRMS = 0.25  # of the lateness in a traced step; a smaller excess in the untraced ones is another matter
-_OUTSIDE, _INPUT = "outside the backward pass", "waiting for input"
+OUTSIDE, _INPUT = "outside the backward pass", "waiting for input"
 
 
 class RankStepTimes(Struct, frozen=True, kw_only=True, eq=False):
@@ -162,7 +162,7 @@ def always_on(times: Mapping[int, RankStepTimes]) -> dict[int, list[AlwaysOn]]:
         return {}
     kept = np.array(sorted(common), dtype=np.int64)
     result: dict[int, list[AlwaysOn]] = defaultdict(list)
-    for what, column in ((_OUTSIDE, "outside_backward"), (_INPUT, "input_wait")):
+    for what, column in ((OUTSIDE, "outside_backward"), (_INPUT, "input_wait")):
         values = np.stack([_at(getattr(times[rank], column), times[rank].step, kept) for rank in ranks])
         complete = (values >= 0).all(axis=0)
         values = values[:, complete]

@@ -17,6 +17,7 @@ from perfscope.messages.whatif import slower_than_peers
 from perfscope.units import format_bytes, format_count, format_ns, format_ratio
 from perfscope.vocabulary.host_activity import HostActivity
 
+_RUNS = 0.5  # of what a rank takes longer that its thread runs on a CPU
 MOSTLY = 0.6  # of a rank's excess in one layer: the layer is where to look
 
 
@@ -60,7 +61,7 @@ class Straggler(FindingFacts, frozen=True, kw_only=True):
 
 def _why_slow(of: Straggler, subject: Subject) -> str:
     if of.asleep is not None:
-        return f"{ASLEEP_ADVICE[of.asleep]} Rank {subject.rank} spends more time there than the others."
+        return _spends_more(of.asleep, subject.rank)
     if of.part == "idle":
         return (
             f"Find out what rank {subject.rank} does outside operators: logging, checkpoints, other "
@@ -72,6 +73,39 @@ def _why_slow(of: Straggler, subject: Subject) -> str:
             "others'."
         )
     return f"Find out what rank {subject.rank} does differently: its data, code path, clocks, core binding."
+
+
+class SlowBesidePasses(FindingFacts, frozen=True, kw_only=True):
+    """A rank that the others wait for in the untraced steps; medians of these."""
+
+    num_steps: int
+    excess_ns: float
+    ran_ns: float  # CPU time of its training thread beyond that of the others
+    asleep: HostActivity | None  # as in Straggler
+
+    def text(self, subject: Subject) -> FindingText:
+        rank, runs = subject.rank, self.ran_ns >= _RUNS * self.excess_ns
+        why = f", mostly because {ASLEEP_IN[self.asleep]}" if self.asleep is not None and not runs else ""
+        title = (
+            f"Rank {rank} is slow: it spends {format_ns(self.excess_ns)} more per step outside the backward "
+            f"pass than the others{why}, and they wait for it."
+        )
+        detail = f"Median of {format_count(self.num_steps)} untraced steps."
+        if runs:
+            detail += f" Its training thread runs for {format_ns(self.ran_ns)} of it on a CPU."
+        if self.asleep is not None and not runs:
+            return FindingText(title, detail, _spends_more(self.asleep, rank))
+        what = "Python code, logging, metrics, larger inputs" if runs else "files, sleeps, waits for locks"
+        return FindingText(
+            title,
+            detail,
+            f"Find out what only rank {rank} does in each step: {what}. `--stacks` records where its Python "
+            "code is.",
+        )
+
+
+def _spends_more(asleep: HostActivity, rank: int | None) -> str:
+    return f"{ASLEEP_ADVICE[asleep]} Rank {rank} spends more time there than the others."
 
 
 class BusyRank(FindingFacts, frozen=True, kw_only=True):

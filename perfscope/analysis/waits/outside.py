@@ -1,0 +1,71 @@
+"""A rank that the others wait for in all untraced steps, whatever the few traced ones show."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from msgspec import Struct
+
+from perfscope.analysis.host_idle import asleep_ns, has_states, ran_ns
+from perfscope.analysis.intervals import Int64, median_of
+from perfscope.analysis.waits.stragglers import OUTSIDE, RankStepTimes, always_on
+from perfscope.analysis.whole_run.steps import StepParts
+
+_WAITED = 0.5  # of the rank's excess that the others must sleep for
+
+
+class SlowOutside(Struct, frozen=True, kw_only=True):
+    """What a rank spends outside the backward pass beyond its peers; medians per untraced step."""
+
+    rank: int
+    num_steps: int
+    step_ns: float
+    excess_ns: int
+    waited_ns: float  # of it, that the others wait
+    ran_ns: float  # CPU time of its training thread beyond the mean of theirs; below 0: less
+
+
+def slow_outside(times: Mapping[int, RankStepTimes], parts: Mapping[int, StepParts]) -> SlowOutside | None:
+    """The rank that most steps stand out by, if the others sleep meanwhile.
+
+    A synchronous step takes equally long on all ranks: who does more outside the backward pass waits less in
+    it. Ranks that sleep no longer than the slow one have more to do themselves, or spin.
+
+    Args:
+        times: by rank; none has its backward pass timed where that is not known.
+        parts: by rank.
+
+    Returns:
+        None where no rank stands out, or CPU times were not recorded.
+    """
+    entries = (entry for of_rank in always_on(times).values() for entry in of_rank if entry.what == OUTSIDE)
+    slow = next(entries, None)
+    if slow is None or set(times) - set(parts):
+        return None
+    chosen = {rank: parts[rank].is_usual & has_states(parts[rank]) for rank in times}
+    if not all(mask.any() for mask in chosen.values()):
+        return None
+
+    def median(values: Int64, rank: int) -> float:
+        return float(median_of(values[chosen[rank]]))
+
+    ran = {rank: median(ran_ns(parts[rank]), rank) for rank in times}
+    asleep = {rank: max(0.0, median(asleep_ns(parts[rank]), rank)) for rank in times}
+    step_ns = median(parts[slow.rank].durations, slow.rank)
+    measured = times[slow.rank].is_usual & (times[slow.rank].outside_backward >= 0)
+    in_backward = step_ns - float(median_of(times[slow.rank].outside_backward[measured]))
+    others = [rank for rank in times if rank != slow.rank]
+    # What the slow rank itself sleeps in its backward pass is transfer; that is no more than its length.
+    transfer = min(asleep[slow.rank], max(0.0, in_backward))
+    waited = float(np.mean([asleep[rank] for rank in others])) - transfer
+    if waited < _WAITED * slow.excess_ns:
+        return None
+    return SlowOutside(
+        rank=slow.rank,
+        num_steps=slow.num_steps,
+        step_ns=step_ns,
+        excess_ns=slow.excess_ns,
+        waited_ns=min(waited, float(slow.excess_ns)),
+        ran_ns=ran[slow.rank] - float(np.mean([ran[rank] for rank in others])),
+    )
