@@ -186,8 +186,10 @@ def _backend(entry: RunEntry) -> str:
 
 
 def _settings(run: RunRecord) -> dict[str, str]:
-    """Options of the run and of its bench that are one word or number each."""
+    """Options of the run and of its bench that are one word or number each, and its learning rate."""
     both = {**run.all_options, **(run.scheme.document if run.scheme is not None else {})}
+    if run.scheme is not None and run.scheme.learning_rate is not None:
+        both["learning_rate"] = run.scheme.learning_rate.value
     return {name: str(value) for name, value in both.items() if isinstance(value, str | int | float)}
 
 

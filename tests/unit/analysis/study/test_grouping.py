@@ -118,6 +118,11 @@ def test_a_label_that_does_not_tell_the_batches_apart_does_not_allow_them() -> N
         ),
         ("option:loader", [{"options": {"loader": "a"}}, {"options": {"loader": "b"}}], None),
         ("dtype", [{"scheme": {"dtype": "float32"}}, {"scheme": {"dtype": "float64"}}], None),
+        (
+            "option:learning_rate",
+            [{"scheme": {"learning_rate": {"rule": "none", "value": rate}}} for rate in (0.1, 0.5)],
+            ["0.5", "0.1"],
+        ),
         ("backend", [{"scheme": {"backend": "gloo"}}, {"scheme": {"backend": "mpi"}}], None),
         (
             "threads",
