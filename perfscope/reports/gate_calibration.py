@@ -10,7 +10,7 @@ from perfscope.gate.simulated_checks import EFFECTS, TARGET, TARGET_POWER, Check
 from perfscope.messages.gate.verdict import fingerprint_words
 from perfscope.reports.gate.wording import inert, sentence, shown
 from perfscope.reports.terminal import Style, cells, fit, pad, wrapped
-from perfscope.units import MISSING, format_ns, format_ratio
+from perfscope.units import MISSING, format_change, format_ns, format_ratio
 
 SCHEMA_VERSION = 1
 _SHOWN_PAIRS = (5, 6, 8, 10, 12, 16)
@@ -139,8 +139,8 @@ def _basis(c: Calibration, width: int) -> Iterator[str]:
     session = f" over {format_ns(c.session_s * 1e9)}" if c.session_s else ""
     drift = ""
     if c.drift is not None and c.drift_low is not None and c.drift_high is not None:
-        between = f"{100 * c.drift_low:+.1f} to {100 * c.drift_high:+.1f} %"
-        drift = f", drift {100 * c.drift:+.1f} % ({between}){session}"
+        between = f"{format_change(c.drift_low).removesuffix(' %')} to {format_change(c.drift_high)}"
+        drift = f", drift {format_change(c.drift)} ({between}){session}"
     text = (
         f"From {c.num_runs} runs of one and the same code: p10 of a step {format_ns(c.step_ns)}, runs differ "
         f"by {spread} (standard deviation){drift}. {c.draws:,} checks resampled for each number of pairs, "

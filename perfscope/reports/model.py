@@ -68,8 +68,7 @@ class Column(Struct, frozen=True, kw_only=True):
 
     def text(self, value: Value) -> str:
         text = format_value(self.unit, value)
-        more = self.signed and isinstance(value, (int, float)) and value > 0 and text != units.MISSING
-        return f"+{text}" if more else text
+        return units.with_sign(text, value) if self.signed and isinstance(value, (int, float)) else text
 
 
 class RowNote(Struct, frozen=True, kw_only=True):

@@ -57,16 +57,11 @@ PREFIXED = {
 }
 
 
-def _three_digits(value: float) -> str:
-    magnitude = abs(value)
-    return f"{value:,.{0 if magnitude >= 100 else 1 if magnitude >= 10 else 2}f}"
-
-
 def _factor(value: float) -> str:
     """``1.32``, of a ratio near 0 the digits that count: ``0.0032``."""
     magnitude = abs(value)
     if not 0 < magnitude < 0.095:  # above, two decimals are two digits
-        return f"{value:,.2f}"
+        return units.fixed(value, 2)
     if magnitude < 1e-6:
         return f"{value:.1e}"
     return f"{value:.{1 - math.floor(math.log10(magnitude))}f}"
@@ -77,10 +72,10 @@ FORMATS: dict[Unit, Callable[[float], str]] = {
     Unit.BYTES: units.format_bytes,
     Unit.RATIO: units.format_ratio,
     Unit.RATE: units.format_rate,
-    Unit.SAMPLES: _three_digits,
-    Unit.LOSS: lambda value: f"{value:,.3f}",
+    Unit.SAMPLES: units.three_digits,
+    Unit.LOSS: lambda value: units.fixed(value, 3),
     Unit.FACTOR: _factor,
-    Unit.TEMPERATURE: lambda value: f"{value:.0f} °C",
+    Unit.TEMPERATURE: lambda value: f"{units.fixed(value, 0)} °C",
 }
 
 
@@ -90,5 +85,5 @@ def _format_number(unit: Unit, value: float) -> str:
     if unit in PREFIXED:
         return units.format_si(value, PREFIXED[unit])
     if unit is Unit.NUMBER and value != int(value):
-        return f"{value:,.2f}".rstrip("0").rstrip(".")
+        return units.fixed(value, 2).rstrip("0").rstrip(".")
     return units.format_count(value)

@@ -146,7 +146,8 @@ def test_hostile_names_do_nothing(browser: Browser, tmp_path: Path, text: str) -
 
 def test_figures_read_as_in_python(browser: Browser, report: Path) -> None:
     browser.open(report)
-    values = [0, 1, 999, 1000, 1001, 12_345, 999_999, 1_234_567, 98_765_432, 1_234_567_890, 3.2e12]
+    values = [0, 1, 9.996, 99.96, 999, 1000, 1001, 12_345, 999_999, 1_048_400, 1_234_567, 98_765_432, 3.2e12]
+    values += [-0.001, -0.4, -9.996, -1001, -12_345]
     script = (
         "const f = window.perfscopeFormat; return arguments[0].map(v => "
         "[f.formatNs(v), f.formatBytes(v), f.formatSi(v, 'B/s'), f.formatCount(v)])"

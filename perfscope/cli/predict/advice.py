@@ -34,7 +34,7 @@ from perfscope.messages.predict_advice import (
     unlike_traced,
 )
 from perfscope.rundir.reader import RunReader
-from perfscope.units import MISSING, format_bytes, format_ns
+from perfscope.units import MISSING, format_bytes, format_ns, three_digits
 from perfscope.vocabulary.lemmas import Quantity
 
 TARGET = 0.8
@@ -132,7 +132,7 @@ def _run_lines(beside: tuple[RunBeside, ...]) -> list[str]:
         return [f"Measured beside it: missing, {ONE_RUN}."]
     lines = ["Measured beside it (samples/s per worker, of the run with the fewest workers):"]
     for run in beside:
-        speed = MISSING if run.samples_per_s is None else f"{run.samples_per_s:,.4g}"
+        speed = MISSING if run.samples_per_s is None else three_digits(run.samples_per_s)
         batch = MISSING if run.batch is None else f"{run.batch:,g}"
         servers = f", {counted(run.num_servers, 'server')}" if run.num_servers else ""
         lemma = "other batch: no lemma" if run.by_lemma is None else f"{_share(run.by_lemma)} by the lemma"

@@ -15,7 +15,7 @@ from perfscope.analysis.predict.results import LinkUsed, Prediction, PredictionR
 from perfscope.cli.formatting import number, table
 from perfscope.messages.links import WHERE
 from perfscope.messages.lists import counted, joined, plural
-from perfscope.units import MISSING, format_ns, format_rate, format_ratio
+from perfscope.units import MISSING, format_change, format_ns, format_rate, format_ratio
 
 SCHEMA_VERSION = 1
 _NO_MISFIT = 0.005
@@ -102,7 +102,7 @@ def _measured(prediction: Prediction) -> str:
     """`131 ms (+4 %)`: what was run, and how far the prediction is from it."""
     if prediction.measured_step_ns is None or prediction.misfit is None:
         return MISSING
-    return f"{format_ns(prediction.measured_step_ns)} ({100 * prediction.misfit:+.0f} %)"
+    return f"{format_ns(prediction.measured_step_ns)} ({format_change(prediction.misfit, 0)})"
 
 
 def _cores(value: float) -> str:

@@ -8,7 +8,7 @@ from perfscope.messages.comparison.exposed import signed
 from perfscope.messages.comparison.schemes import ONE_RUN_EACH
 from perfscope.messages.efficiency import TITLES
 from perfscope.messages.study import PART_TITLES, faster_than, named, percent, ranks, slower_than
-from perfscope.units import format_ns
+from perfscope.units import format_ns, three_digits
 from perfscope.vocabulary.comparison import ProblemKind
 from perfscope.vocabulary.efficiency import PopFactor
 
@@ -93,7 +93,7 @@ def speed(before: str, after: str, speeds: tuple[float, float], *, is_equal: boo
     text = f"{after} trains {faster_than(ratio) if ratio >= 1 else slower_than(ratio)} {before}"
     if is_equal:
         text = f"{before} and {after} train equally fast"
-    return f"{text} ({speeds[0]:,.4g} → {speeds[1]:,.4g} samples/s)"
+    return f"{text} ({three_digits(speeds[0])} → {three_digits(speeds[1])} samples/s)"
 
 
 def step_time(before: str, after: str, steps_ns: tuple[float, float]) -> str:

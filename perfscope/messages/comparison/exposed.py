@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from perfscope.messages.collectives import UNATTRIBUTED
-from perfscope.units import format_ns
+from perfscope.units import format_ns, with_sign
 from perfscope.vocabulary.communication import Unattributed
 
 ROOT_LAYER = "(the model itself)"
@@ -13,7 +13,7 @@ _LISTED = 3  # the largest changes
 
 
 def signed(change_ns: float) -> str:
-    return f"{'+' if change_ns > 0 else '−'}{format_ns(abs(change_ns))}"
+    return with_sign(format_ns(change_ns), change_ns)
 
 
 def along(what: str, axis: str) -> str:

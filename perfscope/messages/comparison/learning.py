@@ -7,7 +7,7 @@ from typing import Protocol
 
 from perfscope.messages.lists import counted
 from perfscope.messages.study import times
-from perfscope.units import format_ns, format_si
+from perfscope.units import format_ns, format_si, three_digits
 from perfscope.vocabulary.comparison import RankBasis
 
 _BASES = {
@@ -50,7 +50,7 @@ def amount(basis: RankBasis, value: float | None) -> str:
         return format_ns(round(value))
     if basis is RankBasis.ENERGY:
         return format_si(value, "J")
-    return f"{value:,.4g} samples/s" if basis is RankBasis.GOODPUT else f"{value:.4g}"
+    return f"{three_digits(value)} samples/s" if basis is RankBasis.GOODPUT else f"{value:.4g}"
 
 
 def not_known(basis: RankBasis) -> str:

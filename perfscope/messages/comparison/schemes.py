@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from perfscope.messages.study import faster_than, named, on_part, percent, times
-from perfscope.units import format_bytes, format_ns, format_rate
+from perfscope.units import MISSING, format_bytes, format_ns, format_rate, three_digits
 from perfscope.vocabulary.comparison import NotModeled
 
 OTHER_BATCHES = "Crossover with bandwidth is not modeled: the settings have other batches."
@@ -64,7 +64,8 @@ def headline(
     unequal: str,
 ) -> str:
     """Which wins, by how much; speeds in samples/s."""
-    both = f"{speeds[0]:,.4g} against {speeds[1]:,.4g} samples/s"
+    first, then = (MISSING if speed is None else three_digits(speed) for speed in speeds)
+    both = f"{first} against {then} samples/s"
     if is_level:
         text = f"{winner} and {second} are level: {both} ({noise})."
     else:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from perfscope.messages.lists import counted
 from perfscope.messages.sentences import clause
-from perfscope.units import format_bytes, format_count, format_ns, format_ratio
+from perfscope.units import format_bytes, format_change, format_count, format_ns, format_ratio, with_sign
 
 PARTS = {
     "compute": "Computation",
@@ -66,12 +66,12 @@ def too_few_runs(needed: int) -> str:
 
 def signed(ns: float) -> str:
     """``+1.10 ms``, ``−340 µs``."""
-    return f"{'−' if ns < 0 else '+'}{format_ns(abs(ns))}"
+    return with_sign(format_ns(ns), ns)
 
 
 def share_of(change: float, base: float) -> str:
     """``+4.2 %``."""
-    return f"{'−' if change < 0 else '+'}{format_ratio(abs(change) / base)}"
+    return format_change(change / base)
 
 
 def change_of(change: float, base: float) -> str:

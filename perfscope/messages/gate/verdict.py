@@ -7,7 +7,7 @@ from typing import Protocol
 
 from perfscope.messages.lists import counted
 from perfscope.messages.sentences import clause
-from perfscope.units import format_ns
+from perfscope.units import format_change, format_ns
 
 FIELDS = {  # of a fingerprint
     "cpu": "CPU model",
@@ -239,4 +239,4 @@ def _percent(value: float | None) -> str:
 
 
 def _signed(value: float) -> str:
-    return f"{100 * value:+.1f} %".replace("-", "−")
+    return format_change(value)

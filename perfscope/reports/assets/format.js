@@ -7,15 +7,22 @@ function group(text) {
   return rest === undefined ? grouped : `${grouped}.${rest}`;
 }
 
+// What rounds to 0 has no sign.
+function fixed(value, decimals) {
+  const text = value.toFixed(decimals);
+  return group(/[1-9]/.test(text) ? text : text.replace("-", ""));
+}
+
 function digits(value) {
   const size = Math.abs(value);
-  return size >= 100 ? group(value.toFixed(0)) : size >= 10 ? value.toFixed(1) : value.toFixed(2);
+  return fixed(value, size < 9.995 ? 2 : size < 99.95 ? 1 : 0);
 }
 
 function scaled(value, steps, smallest) {
   if (value === null || value === undefined || !Number.isFinite(value)) return MISSING;
   for (const [size, unit] of steps) {
-    if (Math.abs(value) >= size) return `${digits(value / size)} ${unit}`;
+    // What would read 1,000 (or 1,024) of the next smaller unit is 1.00 of this one.
+    if (Math.abs(value) >= size - size / (steps === BYTE_UNITS ? 2048 : 2000)) return `${digits(value / size)} ${unit}`;
   }
   return smallest(value);
 }
@@ -24,22 +31,22 @@ const TIME_UNITS = [[1e9, "s"], [1e6, "ms"], [1e3, "µs"]];
 const BYTE_UNITS = [[2 ** 40, "TiB"], [2 ** 30, "GiB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"]];
 const DECIMAL_UNITS = [[1e15, "P"], [1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]];
 
-const formatNs = (value) => scaled(value, TIME_UNITS, (v) => (v ? `${v.toFixed(0)} ns` : "0 s"));
-const formatBytes = (value) => scaled(value, BYTE_UNITS, (v) => `${v.toFixed(0)} B`);
+const formatNs = (value) => scaled(value, TIME_UNITS, (v) => (v ? `${fixed(v, 0)} ns` : "0 s"));
+const formatBytes = (value) => scaled(value, BYTE_UNITS, (v) => `${fixed(v, 0)} B`);
 const formatSi = (value, unit) =>
   scaled(value, DECIMAL_UNITS.map(([size, prefix]) => [size, prefix + unit]), (v) => `${digits(v)} ${unit}`);
-const formatRatio = (value) => (Number.isFinite(value) ? `${(100 * value).toFixed(1)} %` : MISSING);
+const formatRatio = (value) => (Number.isFinite(value) ? `${fixed(100 * value, 1)} %` : MISSING);
 // By the names of perfscope/reports/model.py's Unit.
 const SUFFIXES = { rate: "B/s", flop_rate: "FLOP/s", flops: "FLOP", watts: "W", joules: "J", hz: "Hz", per_s: "/s" };
 function formatUnit(unit, value) {
   if (unit === "ratio") return formatRatio(value);
   if (unit === "bytes") return formatBytes(value);
   if (unit === "time") return formatNs(value);
-  if (unit === "factor") return Number.isFinite(value) ? group(value.toFixed(2)) : MISSING;
-  if (unit === "celsius") return Number.isFinite(value) ? `${value.toFixed(0)} °C` : MISSING;
+  if (unit === "factor") return Number.isFinite(value) ? fixed(value, 2) : MISSING;
+  if (unit === "celsius") return Number.isFinite(value) ? `${fixed(value, 0)} °C` : MISSING;
   return unit in SUFFIXES ? formatSi(value, SUFFIXES[unit]) : scaled(value, [], (v) => digits(v));
 }
-const formatCount = (value) => (Number.isFinite(value) ? group(value.toFixed(0)) : MISSING);
+const formatCount = (value) => (Number.isFinite(value) ? fixed(value, 0) : MISSING);
 
 // Ticks: round times between low and high, all in one unit.
 function timeTicks(low, high, count) {

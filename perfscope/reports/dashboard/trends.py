@@ -61,7 +61,7 @@ def change_of(point: ChangePoint, series: RunSeries, what: str) -> str:
 def _share(point: ChangePoint) -> str:
     if point.change is None:
         return "from 0"
-    return f"{100 * point.change:+.1f}\u00a0%".replace("-", "−")
+    return units.format_change(point.change).replace(" ", "\u00a0")
 
 
 def _label(session: RunSession) -> str:

@@ -47,7 +47,7 @@ def value_text(metric: GateMetric, value: float | None) -> str:
 def change_text(change: LevelChange) -> str:
     """ "+8.2 %", of the metric itself; "from 0" where there is nothing to divide by."""
     share = change.point.change
-    return "from 0" if share is None else f"{100 * share:+.1f}{NO_BREAK}%".replace("-", "−")
+    return "from 0" if share is None else units.format_change(share).replace(" ", NO_BREAK)
 
 
 def threshold_text(metric: GateMetric) -> str:
@@ -65,7 +65,8 @@ def interval_text(change: LevelChange) -> str:
     low, high = change.point.low, change.point.high
     if low is None or high is None:
         return ""
-    return f"{100 * low:+.1f} to {100 * high:+.1f}{NO_BREAK}%".replace("-", "−")
+    first = units.format_change(low).removesuffix(" %")
+    return f"{first} to {units.format_change(high)}".replace(" %", f"{NO_BREAK}%")
 
 
 def moment(start_unix_ns: int | None) -> datetime.datetime | None:

@@ -294,7 +294,7 @@ def _scheme_figures(schemes: SchemeStudy) -> Iterator[KeyFigure]:
 def _change(diff: RunDiff, before: float, after: float) -> str:
     if diff.refused:
         return NOT_COMPARED
-    return f"{100 * (after / before - 1):+.1f} %" if before else units.MISSING
+    return units.format_change(after / before - 1) if before else units.MISSING
 
 
 def _diff_figures(study: StudyAnalysis) -> Iterator[KeyFigure]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from perfscope import units
 from perfscope.analysis.study.results import DiffRow, DiffSection, RunDiff, StudyAnalysis
 from perfscope.reports.display import visible
 from perfscope.reports.model import Block, Column, Note, Section, Table, Unit, Value, format_value
@@ -104,10 +105,9 @@ def _row(row: DiffRow, single: Unit | None, wordy: bool, refused: bool) -> tuple
         return (visible(row.what, 160), *sides, note)
     change: Value = row.change
     if single is None:
-        text = None if row.change is None else _text(unit, row.change)
-        if text and unit is Unit.RATIO:
-            text = text.replace("%", "points")  # of percent: +1.5 % would be of the share itself
-        change = f"+{text}" if text and row.change and row.change > 0 else text
+        change = None if row.change is None else units.with_sign(_text(unit, row.change), row.change)
+        if change and unit is Unit.RATIO:
+            change = change.replace("%", "points")  # of percent: +1.5 % would be of the share itself
     ratio = () if refused else (row.ratio,)
     return (visible(row.what, 160), *sides, change, *ratio, row.share, note)
 

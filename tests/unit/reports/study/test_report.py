@@ -367,7 +367,7 @@ def test_a_diff_keeps_the_largest_change_first_with_its_sign() -> None:
     assert [parts.cell(0, at) for at in range(5)] == [
         "exposed communication", "20.0 ms", "50.0 ms", "+30.0 ms", "2.50",
     ]  # fmt: skip
-    assert parts.cell(1, 3) == "-8.00 ms"
+    assert parts.cell(1, 3) == "−8.00 ms"
     assert (parts.tone(0, 3), parts.tone(1, 3)) == ("bad3", "good1")
     mixed = table(made("diff"), "study-diff-scheme")
     assert (mixed.cell(1, 1), mixed.cell(1, 2), mixed.cell(1, 5)) == ("4.00 KiB", "–", "only before")
