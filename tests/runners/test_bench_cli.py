@@ -66,8 +66,12 @@ def invoke(*words: str) -> str:
     return result.stdout
 
 
-def test_list_golden() -> None:
-    check_golden("list.txt", invoke("list"))
+@pytest.mark.parametrize("columns", [80, 120])
+def test_list_golden(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    text = invoke("list")
+    assert max(map(len, text.splitlines())) <= columns
+    check_golden(f"list-{columns}.txt", text)
 
 
 def test_help_of_run_golden() -> None:
@@ -92,7 +96,8 @@ def test_list_as_json_has_every_scheme_model_and_modifier() -> None:
     assert {"+fp16", "+topk", "+powersgd"} <= {one["name"] for one in document["modifiers"]}
 
 
-def test_list_of_a_family_holds_only_that_family() -> None:
+def test_list_of_a_family_holds_only_that_family(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
     names = [line.split()[0] for line in invoke("list", "--family", "easgd").splitlines() if line[:2] == "  "]
     assert names and all(name.startswith("easgd.") for name in names)
 

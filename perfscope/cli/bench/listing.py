@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import textwrap
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -201,11 +203,10 @@ def _list_text(schemes: list[type[Scheme]], *, everything: bool) -> str:
     for family, title in FAMILIES.items():
         members = [scheme_class for scheme_class in schemes if family_of(scheme_class.name) == family]
         if members:
-            lines += [
-                title,
-                *(f"  {scheme_class.name:{width}}  {scheme_class.summary}" for scheme_class in members),
-                "",
-            ]
+            lines.append(title)
+            for scheme_class in members:
+                lines += _entry(scheme_class.name, scheme_class.summary, width)
+            lines.append("")
     if everything:
         for title, rows in (
             ("Modifiers, SCHEME+NAME; with a number in quotes: 'dp.ddp+topk(0.01)'", _modifiers()),
@@ -213,7 +214,11 @@ def _list_text(schemes: list[type[Scheme]], *, everything: bool) -> str:
         ):
             if rows:
                 wide = max(len(name) for name, _ in rows)
-                lines += [title, *(f"  {name:{wide}}  {text}" for name, text in rows), ""]
+                lines += [
+                    *textwrap.wrap(title, _columns_wide()),
+                    *(line for name, text in rows for line in _entry(name, text, wide)),
+                    "",
+                ]
     lines.append("All about one: perfscope bench list NAME")
     return "\n".join(lines) + "\n"
 
@@ -225,13 +230,23 @@ def _details_text(scheme: type[Scheme]) -> str:
 
 
 def _facts_text(title: str, facts: list[tuple[str, str]]) -> str:
-    lines = [title, ""]
+    lines = [*textwrap.wrap(title, _columns_wide()), ""]
     width = max(len(name) for name, _ in facts)
     for name, text in facts:
-        lines += click.wrap_text(
-            text, width=100, initial_indent=f"  {name:{width}}  ", subsequent_indent=" " * (width + 4)
-        ).splitlines()
+        lines += _entry(name, text, width)
     return "\n".join(lines) + "\n"
+
+
+def _columns_wide() -> int:
+    return min(max(shutil.get_terminal_size((100, 24)).columns, 60), 120)
+
+
+def _entry(name: str, text: str, width: int) -> list[str]:
+    """A name and its text, which continues below itself."""
+    start, below = f"  {name:{width}}  ", " " * (width + 4)
+    return click.wrap_text(
+        text, width=_columns_wide(), initial_indent=start, subsequent_indent=below
+    ).splitlines()
 
 
 def _modifiers() -> list[tuple[str, str]]:

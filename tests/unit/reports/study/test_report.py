@@ -93,9 +93,10 @@ def chart(report: Report, identity: str) -> CurveChart:
     return found[0]
 
 
+@pytest.mark.parametrize("width", [80, 120])
 @pytest.mark.parametrize("name", list(MAKERS))
-def test_text_is_as_kept(name: str) -> None:
-    check(f"study-{name}.txt", scrub(render_text(made(name), width=100)))
+def test_text_is_as_kept(name: str, width: int) -> None:
+    check(f"study-{name}-{width}.txt", scrub(render_text(made(name), width=width)))
 
 
 @pytest.mark.parametrize("width", [80, 120])
