@@ -25,7 +25,7 @@ def curve_lines(chart: CurveChart, width: int, style: Style) -> Iterator[str]:
     # Few points need few columns: none is drawn twice.
     columns = max(min(SPARK_COLUMNS, max(len(curve.x) for curve in curves)), 2)
     for curve in curves:
-        ends = " → ".join(_end(chart, curve, at) for at in (0, -1))
+        ends = " → ".join(dict.fromkeys(_end(chart, curve, at) for at in (0, -1)))  # one point: once
         sparks = _course(box, curve, columns)
         yield fit_line(f"  {pad(fit(curve.label, names), names)}  {sparks}  {ends}", width)
     yield from (style.quiet(line) for line in wrapped(f"{chart.y_title} by {chart.x_title}.", width))
