@@ -12,7 +12,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from perfscope.phase_marks import phase
+from .phase_marks import phase  # relative: probes load this file under another name
 
 if TYPE_CHECKING:
     from perfscope.api import Run, Study, compare, load_traces
