@@ -6,6 +6,7 @@ import json
 import shutil
 from importlib.util import find_spec
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -17,6 +18,8 @@ from perfscope.errors import PerfscopeError, RunDirectoryError, TraceError
 from perfscope.reports.model import Table
 from perfscope.reports.sections.file_io import file_io_blocks, file_io_lead
 from perfscope.rundir.reader import RunReader
+from tests.support.mutations import mutated
+from tests.support.trace_samples import Sample
 
 SECOND = 10**9
 APP = "pq_app_readAB_writeC_id71326*"
@@ -116,6 +119,24 @@ def test_a_damaged_log_is_one_line(tmp_path: Path, size: int) -> None:
         import_logs(run, [torn])
     assert str(caught.value).startswith(f"{torn}: no log of Darshan, or damaged: ")
     assert len(str(caught.value).splitlines()) == 1
+
+
+@needs_darshan
+def test_a_log_damaged_at_random_is_one_line_or_imported(tmp_path: Path) -> None:
+    """Darshan's C library may end its process; that is not this one."""
+    original = Sample("log.darshan", packaged(APP).read_bytes())
+    for seed in range(24):
+        folder = tmp_path / str(seed)
+        run = run_of(folder, 4)
+        log = folder / "log.darshan"
+        log.write_bytes(mutated(original, Random(seed), packed=False))
+        try:
+            import_logs(run, [log])
+        except PerfscopeError as error:
+            assert len(str(error).splitlines()) == 1
+            assert RunReader(run).file_io() is None
+        else:
+            assert RunReader(run).file_io() is not None
 
 
 def test_a_log_of_one_process_is_of_the_rank_or_worker_with_its_number(

@@ -7,8 +7,10 @@ import io
 import json
 import math
 import os
+import shutil
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -153,6 +155,20 @@ def test_perfetto_has_counters_of_each_host_on_the_spans_clock() -> None:
     assert names[busy[0]["pid"]] == "machine · node01"
     assert names[sent[0]["pid"]] == "machine · node02"
     assert names[0] == "rank 0 · node01"
+
+
+def test_trace_processor_reads_every_span(tmp_path: Path) -> None:
+    trace_processor: Any = pytest.importorskip("perfetto.trace_processor")
+    shell = shutil.which("trace_processor_shell")
+    if shell is None:
+        pytest.skip("trace_processor_shell is not on PATH")
+    file = tmp_path / "timeline.perfetto.json"
+    with file.open("wb") as out:
+        write_perfetto([part(0), part(1)], "run", out)
+    config = trace_processor.TraceProcessorConfig(bin_path=shell)
+    with trace_processor.TraceProcessor(trace=str(file), config=config) as processor:
+        durations = sorted(row.dur for row in processor.query("select dur from slice"))
+    assert durations == sorted([9_000_001, 1_999_999, 400, 0] * 2)
 
 
 def test_perfetto_of_nothing_is_still_a_trace() -> None:
