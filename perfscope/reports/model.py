@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from msgspec import Struct, structs
 
 from perfscope import units
+from perfscope.messages.step_parts import TITLES
 from perfscope.reports.chart import Chart as Chart
 from perfscope.reports.curves import Curve as Curve
 from perfscope.reports.curves import CurveChart as CurveChart
@@ -165,6 +166,11 @@ class ChartPart(Struct, frozen=True, kw_only=True):
     key: str
     title: str
     hint: str = ""
+
+    @classmethod
+    def of_step(cls, key: str, hint: str = "") -> ChartPart:
+        """A part of the step, under the title that it has everywhere."""
+        return cls(key=key, title=TITLES[key], hint=hint)
 
 
 class Bar(Struct, frozen=True, kw_only=True):

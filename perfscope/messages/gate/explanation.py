@@ -6,15 +6,13 @@ from collections.abc import Sequence
 
 from perfscope.messages.lists import counted
 from perfscope.messages.sentences import clause
+from perfscope.messages.step_parts import TITLES
 from perfscope.units import format_bytes, format_change, format_count, format_ns, format_ratio, with_sign
 
 PARTS = {
-    "compute": "Computation",
-    "exposed_comm": "Exposed communication",
+    **TITLES,
+    "compute": "Computation",  # as sentences begin with it
     "copy": "Copies",
-    "input_wait": "Input wait",
-    "optimizer": "Optimizer",
-    "idle": "Idle",
     "backward": "Backward pass",
     "rest": "Forward pass and the rest",
 }

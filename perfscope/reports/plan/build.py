@@ -32,10 +32,10 @@ from perfscope.reports.plan.naming import label
 
 _MOST_ROWS, _MOST_BARS = 2000, 12
 _PARTS = (
-    ChartPart(key="forward", title="Forward"),
-    ChartPart(key="backward", title="Backward"),
+    ChartPart.of_step("forward"),
+    ChartPart.of_step("backward"),
     ChartPart(key="optimizer", title="Update and input"),
-    ChartPart(key="exposed_comm", title="Exposed communication"),
+    ChartPart.of_step("exposed_comm"),
     ChartPart(key="idle", title="Bubble", hint="a pipeline that fills and drains"),
 )
 

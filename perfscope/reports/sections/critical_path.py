@@ -40,12 +40,12 @@ LONGEST_NAME = 60
 # Kinds of the path -> color of the bars. Communication of which the other ends are not known has the lighter
 # color of waiting: it may be waiting in part.
 _PARTS = (
-    ("compute", ChartPart(key="compute", title="Compute")),
+    ("compute", ChartPart.of_step("compute")),
     ("transfer", ChartPart(key="exposed_comm", title="Transfer", hint="from the last rank's entry on")),
     ("comm", ChartPart(key="wait", title="Communication", hint="waiting included: the peers are unknown")),
-    ("copy", ChartPart(key="copy", title="Copy")),
-    ("input", ChartPart(key="input_wait", title="Input wait")),
-    ("optimizer", ChartPart(key="optimizer", title="Optimizer")),
+    ("copy", ChartPart.of_step("copy")),
+    ("input", ChartPart.of_step("input_wait")),
+    ("optimizer", ChartPart.of_step("optimizer")),
     (
         "host",
         ChartPart(key="idle_host_wait", title="Host", hint="the device, or the call, waited for the host"),
@@ -56,7 +56,7 @@ _PARTS = (
             key="idle_kernel_wait", title="Launch", hint="from the launch call to the start on the device"
         ),
     ),
-    ("idle", ChartPart(key="idle", title="Idle", hint="no activity in the trace")),
+    ("idle", ChartPart.of_step("idle", hint="no activity in the trace")),
 )
 _KIND_WORDS = {
     "compute": "compute",

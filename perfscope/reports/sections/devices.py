@@ -21,9 +21,9 @@ from perfscope.reports.sections.steps import MOST_BARS
 from perfscope.vocabulary.host_activity import HostActivity
 
 DEVICE_PARTS = (
-    ChartPart(key="compute", title="Compute"),
-    ChartPart(key="exposed_comm", title="Exposed communication"),
-    ChartPart(key="copy", title="Copy"),
+    ChartPart.of_step("compute"),
+    ChartPart.of_step("exposed_comm"),
+    ChartPart.of_step("copy"),
     ChartPart(
         key="idle_host_wait",
         title="Idle: host",

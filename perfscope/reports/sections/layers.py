@@ -32,9 +32,9 @@ from perfscope.vocabulary.workload import Workload
 MOST_BARS = 20
 ABOVE_ALL = 1.02  # of the step; less is rounding
 LAYER_PARTS = (
-    ChartPart(key="forward", title="Forward"),
-    ChartPart(key="backward", title="Backward"),
-    ChartPart(key="exposed_comm", title="Exposed communication"),
+    ChartPart.of_step("forward"),
+    ChartPart.of_step("backward"),
+    ChartPart.of_step("exposed_comm"),
 )
 FLOP_RATE = Column(key="flop_rate", title="FLOP/s", unit=Unit.FLOP_RATE, modeled=True)
 BYTE_RATE = Column(key="byte_rate", title="Bytes/s", unit=Unit.RATE, modeled=True)

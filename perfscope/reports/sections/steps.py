@@ -37,14 +37,12 @@ from perfscope.vocabulary.host_activity import HostActivity
 from perfscope.vocabulary.workload import Workload
 
 BREAKDOWN_PARTS = (
-    ChartPart(key="compute", title="Compute", hint="time covered by compute operators or kernels"),
-    ChartPart(
-        key="exposed_comm", title="Exposed communication", hint="communication not overlapped with compute"
-    ),
-    ChartPart(key="copy", title="Copy", hint="copies not overlapped with compute or communication"),
-    ChartPart(key="input_wait", title="Input wait", hint="main thread blocked in the data loader"),
-    ChartPart(key="optimizer", title="Optimizer", hint="inside the optimizer step"),
-    ChartPart(key="idle", title="Idle", hint="the rest of the step"),
+    ChartPart.of_step("compute", hint="time covered by compute operators or kernels"),
+    ChartPart.of_step("exposed_comm", hint="communication not overlapped with compute"),
+    ChartPart.of_step("copy", hint="copies not overlapped with compute or communication"),
+    ChartPart.of_step("input_wait", hint="main thread blocked in the data loader"),
+    ChartPart.of_step("optimizer", hint="inside the optimizer step"),
+    ChartPart.of_step("idle", hint="the rest of the step"),
 )
 
 
