@@ -215,7 +215,7 @@ def analyze(path: Path, jobs: int) -> None:
     from perfscope.analysis.run import analyze_run
     from perfscope.cycle_collector import in_one_command
     from perfscope.engines.opening import open_executor
-    from perfscope.reports.document import build_document, render_json
+    from perfscope.reports.document import json_parts
     from perfscope.rundir.reader import RunReader
 
     in_one_command()
@@ -225,13 +225,15 @@ def analyze(path: Path, jobs: int) -> None:
         opened = cpu_of(resource.RUSAGE_SELF)
         analysis = analyze_run(reader, executor=executor)
     analyzed = cpu_of(resource.RUSAGE_SELF)
-    text = render_json(build_document(analysis))
+    digest = hashlib.sha256()
+    for part in json_parts(analysis):
+        digest.update(part.encode())
     wall = time.monotonic() - begun
     driver, workers = cpu_of(resource.RUSAGE_SELF), cpu_of(resource.RUSAGE_CHILDREN)
     whole, num_ranks = driver + workers, len(analysis.ranks)
     print(f"verdict        {analysis.findings[0].text.title}")
     print(f"ranks          {num_ranks}, layers {len(analysis.layers)}, calls {len(analysis.calls)}")
-    print(f"to JSON        {wall:.1f} s wall; sha256 {hashlib.sha256(text.encode()).hexdigest()[:16]}")
+    print(f"to JSON        {wall:.1f} s wall; sha256 {digest.hexdigest()[:16]}")
     parts = f"opening {opened:.1f}, analysis {analyzed - opened:.1f}, document {driver - analyzed:.1f}"
     print(f"CPU            {driver:.1f} s here ({parts}), {workers:.1f} s in workers")
     print(f"per rank       {1e3 * whole / num_ranks:.2f} ms CPU")

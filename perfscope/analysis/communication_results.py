@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import msgspec
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from perfscope.analysis import intervals as iv
@@ -20,6 +21,7 @@ from perfscope.analysis.communication import CommCell, CommSums, RankComm
 from perfscope.analysis.communication_record import Kind, RunComm, unpacked
 from perfscope.analysis.group_axes import GroupAxes, GroupAxis
 from perfscope.analysis.missing import Missing, missing_figure
+from perfscope.analysis.packed import Packed
 from perfscope.analysis.results import (
     CollectiveResult,
     CommByAxis,
@@ -30,7 +32,7 @@ from perfscope.analysis.results import (
 from perfscope.messages import collectives as messages
 from perfscope.messages.lists import joined
 from perfscope.rundir.scheme_records import SchemeRecord
-from perfscope.tasks import mapped
+from perfscope.tasks import chunks, mapped
 from perfscope.units import format_ns
 from perfscope.vocabulary.axes import Axis
 from perfscope.vocabulary.causes import Cause
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
 
 Float = NDArray[np.float64]
+_RANKS_TOGETHER = 256
 _ENOUGH_MATCHED = 0.9  # share of an axis' calls without which it has no waits and transfers
 
 
@@ -111,10 +114,11 @@ def communications(
     sums, calls, kinds = _Columns(_SUMS), _Columns(1), dict[Kind, None]()
     packed = [task(part.content, part.ranks, part.kinds) for part in run.packed]
     answers = mapped(executor, _of_packed, packed)
-    if run.ranks:
-        answers.append(_of_ranks(run.ranks, task(b"", run.ranks, run.kinds)))
-    for answer in answers:
-        of_rank |= answer.unpacked
+    read_here = chunks(list(run.ranks), _RANKS_TOGETHER)  # sums of every rank at once take much memory
+    kinds_here = run.kinds
+    here = (_of_ranks(run.ranks, task(b"", ranks, kinds_here)) for ranks in read_here)
+    for answer in chain(answers, here):
+        of_rank |= answer.of_rank
         sums.add(*answer.sums)
         calls.add(*answer.calls)
         kinds |= dict.fromkeys(answer.kinds)
@@ -137,16 +141,10 @@ class _CommTask(NamedTuple):
 class _CommAnswer(NamedTuple):
     """Of some ranks; arrays of shape (ranks, keys, values) are their shares of the mean rank's."""
 
-    of_rank: bytes | dict[int, Communication]  # bytes: MessagePack, a fifth of the time of pickle
+    of_rank: dict[int, Communication]
     sums: tuple[list[Any], Float]  # of keys of _Cells: fields of CommSums
     calls: tuple[list[Any], Float]  # of group and collective: calls
     kinds: list[Kind]
-
-    @property
-    def unpacked(self) -> dict[int, Communication]:
-        if isinstance(self.of_rank, bytes):
-            return msgspec.msgpack.decode(self.of_rank, type=dict[int, Communication])
-        return self.of_rank
 
 
 class _Columns:
@@ -177,8 +175,7 @@ def _rows(of_ranks: Sequence[Mapping[Any, Sequence[float]]], num_values: int) ->
 
 def _of_packed(task: _CommTask) -> _CommAnswer:
     """What `communications` needs of ranks that another task read."""
-    answer = _of_ranks(unpacked(task.content), task)
-    return answer._replace(of_rank=msgspec.msgpack.encode(answer.of_rank))
+    return _of_ranks(unpacked(task.content), task)
 
 
 def _of_ranks(ranks: Mapping[int, tuple[RankComm, int]], task: _CommTask) -> _CommAnswer:
@@ -190,7 +187,8 @@ def _of_ranks(ranks: Mapping[int, tuple[RankComm, int]], task: _CommTask) -> _Co
         comm, num_steps = ranks[rank]
         kinds = dict.fromkeys((cell.group, cell.collective) for cell in comm.cells)
         cells = _cells(comm, rank, num_steps, task.axes)
-        of_rank[rank] = _communication(cells, exposed_ns, _AxisFacts(task.axes, kinds, task.links))
+        of_one = _communication(cells, exposed_ns, _AxisFacts(task.axes, kinds, task.links))
+        of_rank[rank] = replace(of_one, by_layer=Packed(CommByLayer, of_one.by_layer))
         every |= kinds
         sums.append(
             {key: [value / task.num_traced for value in _VALUES(cell)] for key, cell in cells.items()}

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Int64: TypeAlias = NDArray[np.int64]
+Float64: TypeAlias = NDArray[np.float64]
 Intervals: TypeAlias = NDArray[np.int64]
 _T = TypeVar("_T", bound=np.generic)
 _FEW_CHOICES = 16

@@ -13,6 +13,7 @@ layer without any has no figure rather than 0.
 from __future__ import annotations
 
 import math
+from array import array
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
@@ -24,6 +25,7 @@ from perfscope.analysis.communication import COMMUNICATION_COLUMNS, ModelParams,
 from perfscope.analysis.communication_record import RunComm
 from perfscope.analysis.communication_results import missing_of
 from perfscope.analysis.counter_results import LayerCounters
+from perfscope.analysis.intervals import Float64
 from perfscope.analysis.missing import Missing, missing_figure
 from perfscope.analysis.results import Communication, LayerResult, LayerTimes
 from perfscope.rundir.records import LayersRecord
@@ -32,6 +34,7 @@ from perfscope.vocabulary.communication import Unattributed
 from perfscope.vocabulary.figures import Figure
 
 LAYER_COLUMNS = (*COMMUNICATION_COLUMNS, "flops", "bytes_read")
+_NUM_MEANS = 7
 _CALLS = 2  # place of the calls in the means of `LayerRecord`
 
 
@@ -76,10 +79,14 @@ class _LayerSums(Struct, kw_only=True):
     knows_bytes: bool = False
 
 
+def _no_means() -> array[float]:
+    return array("d")
+
+
 class LayerRecord(Struct):
     """Layers of every rank so far: per rank sums turned into means once the rank is complete."""
 
-    means: dict[str, list[tuple[float, ...]]] = field(default_factory=lambda: defaultdict(list))
+    means: dict[str, array[float]] = field(default_factory=lambda: defaultdict(_no_means))  # _NUM_MEANS each
     ranks: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))  # in the order of `means`
     first_seen: dict[str, tuple[int, int]] = {}
     types: dict[str, str] = {}
@@ -92,9 +99,13 @@ class LayerRecord(Struct):
     def times(self, layers: Sequence[LayerResult]) -> dict[str, LayerTimes]:
         """The times on each rank, by layer, of these."""
         return {
-            entry.layer: LayerTimes(ranks=self.ranks[entry.layer], means=self.means[entry.layer])
+            entry.layer: LayerTimes(ranks=self.ranks[entry.layer], means=self.means_of(entry.layer))
             for entry in layers
         }
+
+    def means_of(self, layer: str) -> Float64:
+        """Of each of its ranks, shape (ranks, _NUM_MEANS)."""
+        return np.frombuffer(self.means[layer], np.float64).reshape(-1, _NUM_MEANS)
 
     def merge(self, later: LayerRecord) -> None:
         """Takes in the layers of later ranks."""
@@ -151,9 +162,8 @@ class RankLayers(Struct):
             times = (sums.forward, sums.backward, sums.calls)
             work = (sums.forward_flops, sums.backward_flops, sums.forward_bytes, sums.backward_bytes)
             num_shaped = self.num_shaped_steps or self.num_steps
-            record.means[layer].append(
-                (*(value / self.num_steps for value in times), *(amount / num_shaped for amount in work))
-            )
+            record.means[layer].extend(value / self.num_steps for value in times)
+            record.means[layer].extend(amount / num_shaped for amount in work)
             record.ranks[layer].append(rank)
             flops, moved = record.knows.get(layer, (False, False))
             record.knows[layer] = (flops or sums.knows_flops, moved or sums.knows_bytes)
@@ -201,8 +211,9 @@ def arithmetic_ratio(record: LayerRecord, rank: int) -> float | None:
     Larger inputs mean more of them in every layer; one that does something besides has more in few.
     """
     ratios = []
-    for layer, means in record.means.items():
-        flops = {other: mean[3] + mean[4] for other, mean in zip(record.ranks[layer], means, strict=True)}
+    for layer, ranks in record.ranks.items():
+        means = record.means_of(layer)
+        flops = dict(zip(ranks, (means[:, 3] + means[:, 4]).tolist(), strict=True))
         own_flops = flops.pop(rank, 0.0)
         if own_flops > 0 and len(flops) == record.num_ranks - 1 and flops and min(flops.values()) > 0:
             ratios.append(own_flops * len(flops) / sum(flops.values()))
@@ -225,12 +236,12 @@ def layer_results(
     """
     if not record.num_ranks:
         return (), ()
-    marks_calls = any(mean[_CALLS] for means in record.means.values() for mean in means)
+    marks_calls = any(record.means_of(layer)[:, _CALLS].any() for layer in record.means)
     exposed_of = _exposed_of_layers(communication)
     results = []
     order = sorted(record.means, key=lambda layer: (*record.first_seen[layer], layer))
     for position, layer in enumerate(order):
-        columns = np.array(record.means[layer], dtype=np.float64).sum(axis=0) / record.num_ranks
+        columns = record.means_of(layer).sum(axis=0) / record.num_ranks
         forward, backward, calls, *work = columns.tolist()
         exposed = exposed_of.get(layer, exposed_of[""])
         knows_flops, knows_bytes = record.knows[layer]

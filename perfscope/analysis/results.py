@@ -21,7 +21,7 @@ from perfscope.analysis.experts.results import Experts
 from perfscope.analysis.fault_results import RankFaults
 from perfscope.analysis.file_io import FileIo
 from perfscope.analysis.hangs import Hang
-from perfscope.analysis.intervals import Int64
+from perfscope.analysis.intervals import Float64, Int64
 from perfscope.analysis.kernels.results import Kernels, StreamQueue
 from perfscope.analysis.loading.results import RankLoading
 from perfscope.analysis.machine.results import FlopsUtilization, MachineAnalysis
@@ -235,7 +235,7 @@ class Communication(Struct, frozen=True, kw_only=True):
 
     exposed_ns: int
     hidden_ns: int
-    by_layer: tuple[CommByLayer, ...]
+    by_layer: Sequence[CommByLayer]
     by_axis: tuple[CommByAxis, ...]
     unattributed: tuple[CommUnattributed, ...]
 
@@ -353,23 +353,23 @@ class LayerTimes(Struct, frozen=True, kw_only=True):
 
     Attributes:
         ranks: which.
-        means: of each, per analyzed step: forward and backward ns, calls, and modeled work.
+        means: of each, per analyzed step, shape (ranks, 7): forward and backward ns, calls, modeled work.
     """
 
     ranks: Sequence[int]
-    means: Sequence[tuple[float, ...]]
+    means: Float64
 
 
 class StepMarks(Struct, frozen=True, kw_only=True):
-    """What each step of one rank is, parallel to its `step_series`.
+    """What each step of one rank is: a byte for each of its `step_series`, 1 or 0.
 
     Attributes:
         counted: the quantiles are taken over it: no warm-up, and not traced where enough steps are not.
         traced: by a window.
     """
 
-    counted: Sequence[bool]
-    traced: Sequence[bool]
+    counted: bytes
+    traced: bytes
 
 
 class Finding(Struct, frozen=True, kw_only=True):
@@ -432,7 +432,7 @@ class RunAnalysis(Struct, frozen=True, kw_only=True):
     findings: tuple[Finding, ...]  # the verdict first, then by gain
     missing: tuple[Missing, ...]
     provenance: tuple[FileProvenance, ...]  # one per trace file
-    step_series: dict[int, tuple[int, ...]] = {}  # rank -> step durations, in order
+    step_series: Mapping[int, Sequence[int]] = {}  # rank -> step durations, in order
     step_marks: Mapping[int, StepMarks] = {}  # by rank
     in_calls_ns: int | None = None  # mean rank: |union| of matched collective calls, over all windows
     waiting_ns: int | None = None  # part of in_calls_ns spent waiting for the last rank to enter

@@ -6,6 +6,7 @@ its always-on figures, an imported trace has no always-on figures, a rank that w
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -273,7 +274,7 @@ def _analysis(source: RunSource, figures: _Figures) -> RunAnalysis:
         findings=(),
         missing=figures.missing,
         provenance=provenance(source.summaries(), source.notes),
-        step_series={rank: tuple(steps.reported.tolist()) for rank, steps in ranks.steps.items()},
+        step_series={rank: array("q", steps.reported.tobytes()) for rank, steps in ranks.steps.items()},
         step_marks={rank: steps.marks for rank, steps in ranks.steps.items()},
         in_calls_ns=comm.in_calls_ns,
         waiting_ns=comm.waiting_ns,

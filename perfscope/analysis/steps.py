@@ -80,7 +80,7 @@ class RankSteps(Struct, frozen=True, kw_only=True, eq=False):
     @property
     def marks(self) -> StepMarks:
         """What each step is."""
-        return StepMarks(counted=self.is_counted.tolist(), traced=self.is_traced.tolist())
+        return StepMarks(counted=self.is_counted.tobytes(), traced=self.is_traced.tobytes())
 
     @property
     def counted(self) -> Int64:

@@ -150,7 +150,7 @@ RANK_LAYERS = TableSpec(
     lambda analysis: (
         (layer, rank, *means[:2])
         for layer, times in analysis.layer_times.items()
-        for rank, means in zip(times.ranks, times.means, strict=True)
+        for rank, means in zip(times.ranks, times.means.tolist(), strict=True)
     ),
 )
 AXES = TableSpec(

@@ -154,7 +154,7 @@ def command(
         ingested = ingest(run_dir, engine)
     chosen = bool(html_file or pdf_file or as_json or as_text or sections)
     if as_json and not (html_file or pdf_file or as_text or sections or folder):
-        print_json(make_document(ingested, engine))
+        print_figures(ingested, engine)
         return
     report = make_report(ingested, engine)
     if as_json:
@@ -242,12 +242,13 @@ def opened_run(reader: RunReader, engine: Engine = UNSTATED, path: Path | None =
 
 
 @collector_off()
-def make_document(path: Path, engine: Engine = UNSTATED) -> Json:
-    """The figures of an ingested run, without the timeline and the sections of a report."""
-    from perfscope.reports.document import build_document
+def print_figures(path: Path, engine: Engine = UNSTATED) -> None:
+    """JSON of an ingested run on stdout, without making the timeline and the sections of a report."""
+    from perfscope.reports.document import json_parts
     from perfscope.rundir.reader import RunReader
 
-    return build_document(opened_run(RunReader(path), engine).analysis)
+    for part in json_parts(opened_run(RunReader(path), engine).analysis):
+        print_result(part)
 
 
 def print_json(document: Mapping[str, object]) -> None:

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from perfscope import __version__
 from perfscope.analysis.critical.results import (
@@ -26,6 +27,7 @@ from perfscope.analysis.critical.results import (
     shares_by_rank,
 )
 from perfscope.analysis.machine.results import MachineAnalysis
+from perfscope.analysis.packed import Packed
 from perfscope.analysis.results import Breakdown, Finding, LayerResult, RankResult, RunAnalysis
 from perfscope.analysis.waits.results import WaitAnalysis
 from perfscope.messages.missing import missing_document
@@ -33,6 +35,8 @@ from perfscope.messages.missing import missing_document
 REPORT_SCHEMA_VERSION = 3
 MOST_PATH_ENTRIES = 200
 MOST_WAIT_CALLS = 1000
+_RANKS_TOGETHER = 64
+_NO_RANKS = '\n  "ranks": []'
 
 Json = dict[str, object]
 # Fields of the analysis that are not in the document, or are there in another form.
@@ -70,10 +74,26 @@ def build_document(analysis: RunAnalysis) -> Json:
     return _finite(document)
 
 
+def json_parts(analysis: RunAnalysis) -> Iterator[str]:
+    """`render_json` of `build_document` in parts, of which only one is in memory: most of it is the ranks."""
+    before, no_ranks, after = render_json(build_document(replace(analysis, ranks=()))).partition(_NO_RANKS)
+    yield before
+    if not analysis.ranks:
+        yield no_ranks
+    for begin in range(0, len(analysis.ranks), _RANKS_TOGETHER):
+        ranks = [_rank(rank) for rank in analysis.ranks[begin : begin + _RANKS_TOGETHER]]
+        text = render_json(_finite({"ranks": ranks}))
+        yield "," if begin else _NO_RANKS.removesuffix("]")
+        yield text.removeprefix('{\n  "ranks": [').removesuffix("\n  ]\n}\n")
+    if analysis.ranks:
+        yield "\n  ]"
+    yield after
+
+
 def _finite(document: Json) -> Json:
     """Plain values, those that are not finite as None: in C, where JSON has a place for every value."""
     try:
-        finite = msgspec.json.decode(msgspec.json.encode(document, enc_hook=_mapping))
+        finite = msgspec.json.decode(msgspec.json.encode(document, enc_hook=_plain))
     except UnicodeEncodeError:  # half of a surrogate pair
         finite = without_nan(to_plain(document))
     assert isinstance(finite, dict)
@@ -86,7 +106,7 @@ def to_plain(value: object) -> object:
     Raises:
         TypeError: something in it is no JSON, such as a number of numpy's: analyses give Python's own.
     """
-    return msgspec.to_builtins(value, str_keys=True, enc_hook=_mapping)
+    return msgspec.to_builtins(value, str_keys=True, enc_hook=_plain)
 
 
 def render_json(document: Mapping[str, object]) -> str:
@@ -115,9 +135,11 @@ def per_second(amount: int | None, duration_ns: int) -> float | None:
     return None if amount is None or duration_ns <= 0 else amount * 1e9 / duration_ns
 
 
-def _mapping(value: object) -> object:
+def _plain(value: object) -> object:
     if isinstance(value, Mapping):
         return dict(value)
+    if isinstance(value, Packed):
+        return list(value)
     raise TypeError(f"{type(value)} in a report")
 
 

@@ -15,7 +15,7 @@ import re
 import sys
 import textwrap
 import types
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -350,7 +350,7 @@ def _objects(hint: Any, path: str) -> list[tuple[Any, str]]:
         return [(hint, path)]
     inner = (
         f"{path}[]"
-        if get_origin(hint) is tuple
+        if get_origin(hint) in (tuple, Sequence)
         else f"{path}.*"
         if get_origin(hint) in (dict, Mapping)
         else path
@@ -369,7 +369,7 @@ def _shown(hint: Any, seen: Mapping[Any, str]) -> str:
         return " or ".join(
             "null" if argument is type(None) else _shown(argument, seen) for argument in arguments
         )
-    if get_origin(hint) is tuple:
+    if get_origin(hint) in (tuple, Sequence):
         inner = arguments[:1] if arguments[-1] is ... else arguments
         return f"list of {', '.join(_shown(argument, seen) for argument in inner)}"
     if get_origin(hint) in (dict, Mapping):

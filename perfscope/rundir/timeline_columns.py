@@ -28,7 +28,7 @@ class TimelineColumns:
         pyarrow.ArrowException: it is no Parquet file.
     """
 
-    __slots__ = ("_file", "column_names", "num_rows")
+    __slots__ = ("_file", "_names", "column_names", "num_rows")
 
     def __init__(self, data: bytes, columns: Sequence[str]) -> None:
         import pyarrow.parquet as pq  # loads TLS and cloud file systems: not for a run without traces
@@ -36,7 +36,10 @@ class TimelineColumns:
         self._file = pq.ParquetFile(pa.BufferReader(data), pre_buffer=False)
         self.num_rows: int = self._file.metadata.num_rows
         self.column_names = list(columns)
-        if absent := set(columns) - set(self._file.schema.names):
+        # Not of `schema`, which its metadata holds and which holds it: no such pair is freed without
+        # Python's cycle collector, which is off.
+        self._names: list[str] = self._file.schema_arrow.names
+        if absent := set(columns) - set(self._names):
             raise KeyError(", ".join(sorted(absent)))
 
     def column(self, name: str) -> pa.ChunkedArray:
@@ -57,7 +60,7 @@ class TimelineColumns:
         """Of schema.TIMELINE; where the file does not say it, a column counts as having values."""
         metadata, empty = self._file.metadata, set(TIMELINE.names)
         for group in map(metadata.row_group, range(metadata.num_row_groups)):
-            for index, name in enumerate(self._file.schema.names):
+            for index, name in enumerate(self._names):
                 statistics = group.column(index).statistics if name in empty else None
                 if statistics is None or statistics.null_count != group.num_rows:
                     empty.discard(name)

@@ -35,7 +35,7 @@ def layer_map(analysis: RunAnalysis, layers: Sequence[LayerResult], root_name: s
     table = np.full((len(shared), len(ranks)), np.nan)
     for row, layer in zip(table, shared, strict=True):
         own = times[layer.layer]
-        for rank, means in zip(own.ranks, own.means, strict=True):
+        for rank, means in zip(own.ranks, own.means.tolist(), strict=True):
             row[column[int(rank)]] = means[0] + means[1]
     ratios = _over_median(table)
     if not (ratios[np.isfinite(ratios)] >= EDGES[0]).any():

@@ -49,7 +49,7 @@ def _times_of_steps(analysis: RunAnalysis) -> tuple[Times, Times, int]:
     untraced, traced, num_left_out = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], 0
     for rank, marks in analysis.step_marks.items():
         times = np.asarray(analysis.step_series[rank], np.int64)
-        is_traced, is_counted = np.asarray(marks.traced, bool), np.asarray(marks.counted, bool)
+        is_traced, is_counted = (np.frombuffer(of, bool) for of in (marks.traced, marks.counted))
         traced.append(times[is_traced])
         untraced.append(times[is_counted & ~is_traced])
         num_left_out += int((~is_counted & ~is_traced).sum())

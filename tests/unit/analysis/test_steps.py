@@ -58,7 +58,7 @@ def test_a_run_without_windows_has_its_always_on_figures(tmp_path: Path) -> None
     assert rank0.breakdown_ns is None and analysis.layers == () and analysis.collectives == ()
     assert any("`--no-trace`" in cause_text(missing) for missing in analysis.missing)
     assert analysis.findings[0].id == "not_traced"
-    assert analysis.step_series[1] == (900, *[100] * 9)
+    assert tuple(analysis.step_series[1]) == (900, *[100] * 9)
 
 
 def throughput_of(

@@ -20,7 +20,7 @@ def of(table: np.ndarray) -> RunAnalysis:
     times = {
         one.layer: LayerTimes(
             ranks=[rank for rank, time in enumerate(row) if np.isfinite(time)],
-            means=[(time / 4, 3 * time / 4, 1.0) for time in row if np.isfinite(time)],
+            means=np.array([(time / 4, 3 * time / 4, 1.0) for time in row if np.isfinite(time)]),
         )
         for one, row in zip(layers, table, strict=True)
     }

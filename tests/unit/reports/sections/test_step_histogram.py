@@ -27,7 +27,7 @@ def with_steps(ranks: dict[int, tuple[list[int], list[int], list[int]]]) -> RunA
         series[rank] = tuple(ms * MS for ms in (*warm, *traced, *others))
         counted = [False] * (len(warm) + len(traced)) + [True] * len(others)
         is_traced = [False] * len(warm) + [True] * len(traced) + [False] * len(others)
-        marks[rank] = StepMarks(counted=counted, traced=is_traced)
+        marks[rank] = StepMarks(counted=bytes(counted), traced=bytes(is_traced))
     return structs.replace(synthetic_analysis(num_ranks=1), step_series=series, step_marks=marks)
 
 

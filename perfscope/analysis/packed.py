@@ -1,0 +1,41 @@
+"""Records of which there are many for each rank, kept as MessagePack."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TypeVar, overload
+
+import msgspec
+
+T = TypeVar("T")
+
+
+class Packed(Sequence[T]):
+    """Records as bytes, a fifth of their size as objects; they are decoded whenever they are read.
+
+    Args:
+        kind: class of the records.
+        records: of that class.
+    """
+
+    __slots__ = ("_content", "_kind")
+
+    def __init__(self, kind: type[T], records: Sequence[T]) -> None:
+        self._kind = kind
+        self._content = msgspec.msgpack.encode(records)
+
+    def _decoded(self) -> list[T]:
+        return msgspec.msgpack.decode(self._content, type=list[self._kind])  # type: ignore[name-defined]
+
+    @overload
+    def __getitem__(self, index: int) -> T: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[T]: ...
+    def __getitem__(self, index: int | slice) -> T | list[T]:
+        return self._decoded()[index]
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(self._decoded())
+
+    def __len__(self) -> int:
+        return len(self._decoded())
