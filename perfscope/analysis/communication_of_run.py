@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from perfscope.analysis.communication_record import RunComm
 from perfscope.analysis.communication_results import Link, axes_of, communications
 from perfscope.analysis.group_axes import AxisOfCalls, CommGroup, GroupAxes, GroupAxis
 from perfscope.analysis.machine.results import WireBytes
@@ -69,7 +70,9 @@ def with_communication(
         replace(result, communication=of_rank.get(result.rank)) if result.rank in exposed else result
         for result in ranks.results
     )
-    return replace(ranks, results=results), mean_rank, _results(groups, axes)
+    comm_groups = _results(groups, axes)
+    ranks.traces.layers.comm = RunComm()  # half of what is kept of a rank, and not asked for again
+    return replace(ranks, results=results), mean_rank, comm_groups
 
 
 def _size_of_default(collectives: Sequence[CollectiveResult]) -> int | None:

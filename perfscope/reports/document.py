@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -36,6 +37,8 @@ REPORT_SCHEMA_VERSION = 3
 MOST_PATH_ENTRIES = 200
 MOST_WAIT_CALLS = 1000
 _RANKS_TOGETHER = 64
+# Exponents, small fractions (0.00001 and 1e-05), and the one ASCII character that is escaped or not.
+_WRITTEN_OTHERWISE = re.compile(rb"[0-9][eE]|0\.0000|\x7f").search
 _NO_RANKS = '\n  "ranks": []'
 
 Json = dict[str, object]
@@ -48,7 +51,11 @@ LEFT_OUT = (
 
 def build_document(analysis: RunAnalysis) -> Json:
     """The report as JSON-ready data: str, int, finite float, bool, None, list and dict only."""
-    document = {
+    return _finite(_document(analysis))
+
+
+def _document(analysis: RunAnalysis) -> Json:
+    return {
         "schema_version": REPORT_SCHEMA_VERSION,
         "perfscope_version": __version__,
         **_object(analysis, *LEFT_OUT),
@@ -71,23 +78,33 @@ def build_document(analysis: RunAnalysis) -> Json:
         "critical_path": path_document(analysis.critical_paths),
         "clocks": _object(analysis.clocks, "at_ns", "islands"),
     }
-    return _finite(document)
 
 
 def json_parts(analysis: RunAnalysis) -> Iterator[str]:
     """`render_json` of `build_document` in parts, of which only one is in memory: most of it is the ranks."""
-    before, no_ranks, after = render_json(build_document(replace(analysis, ranks=()))).partition(_NO_RANKS)
+    before, no_ranks, after = _rendered(_document(replace(analysis, ranks=()))).partition(_NO_RANKS)
     yield before
     if not analysis.ranks:
         yield no_ranks
     for begin in range(0, len(analysis.ranks), _RANKS_TOGETHER):
         ranks = [_rank(rank) for rank in analysis.ranks[begin : begin + _RANKS_TOGETHER]]
-        text = render_json(_finite({"ranks": ranks}))
+        text = _rendered({"ranks": ranks})
         yield "," if begin else _NO_RANKS.removesuffix("]")
         yield text.removeprefix('{\n  "ranks": [').removesuffix("\n  ]\n}\n")
     if analysis.ranks:
         yield "\n  ]"
     yield after
+
+
+def _rendered(document: Json) -> str:
+    """`render_json` of its plain values: at once where msgspec writes each of them as Python's encoder."""
+    try:
+        encoded = msgspec.json.encode(document, enc_hook=_plain)
+    except UnicodeEncodeError:
+        return render_json(_finite(document))
+    if not encoded.isascii() or _WRITTEN_OTHERWISE(encoded):
+        return render_json(_finite(document))
+    return msgspec.json.format(encoded, indent=2).decode() + "\n"
 
 
 def _finite(document: Json) -> Json:

@@ -155,8 +155,11 @@ def distinct(*columns: NDArray[np.signedinteger[Any]]) -> tuple[Index, Index]:
     """
     least = [int(column.min(initial=0)) for column in columns]
     shape = [int(column.max(initial=0)) - low + 1 for column, low in zip(columns, least, strict=True)]
-    wide = [column.astype(np.int64) - low for column, low in zip(columns, least, strict=True)]
-    code = np.ravel_multi_index(wide, shape)
+    code = np.zeros(len(columns[0]), dtype=np.int64)
+    for column, low, width in zip(columns, least, shape, strict=True):
+        code *= width
+        code += column
+        code -= low
     present = np.flatnonzero(np.bincount(code, minlength=math.prod(shape)))
     number = np.zeros(math.prod(shape), dtype=np.int64)
     number[present] = np.arange(len(present))
