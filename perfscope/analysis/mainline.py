@@ -39,7 +39,7 @@ class MainLine(Struct, frozen=True, kw_only=True, eq=False):
     part: NDArray[np.int8]  # index into LINE_PARTS
     layer: NDArray[np.int32]  # index into LineRecord.layers; NO_LAYER = not known, or not computing
     phase: NDArray[np.int8]  # index into schema.PHASES; -1 = none
-    step: NDArray[np.int64]  # number of the training step
+    step: NDArray[np.int32] | NDArray[np.int64]  # number of the training step; int32 where all fit
     steps: tuple[StepSpan, ...]
     has_device: bool
     kernel_launch: Int64  # devices: launches of what computes, sorted; else shape (0,)
@@ -132,7 +132,8 @@ def _lines(
     working = (part == LINE_COMPUTE) | (part == LINE_OPTIMIZER)
     layer, phase = np.where(working, layer, NO_LAYER), np.where(working, phase, -1)
     index = np.searchsorted(begins, start, side="right") - 1
-    step = np.array([span.step for of_window in steps for span in of_window], dtype=np.int64)[index]
+    numbers = np.array([span.step for of_window in steps for span in of_window], dtype=np.int64)
+    step = numbers[index]
     first = np.ones(len(start), dtype=bool)
     if len(start):
         same = (part[1:] == part[:-1]) & (layer[1:] == layer[:-1]) & (phase[1:] == phase[:-1])
@@ -145,6 +146,8 @@ def _lines(
     start, end, step = start[at] - shift, end[last] - shift, windows.own_steps(step[at], window)
     part, layer = part[at], layer[at].astype(np.int32)
     phases = phase[at].astype(np.int8)
+    if numbers.max() <= np.iinfo(np.int32).max:
+        step = step.astype(np.int32)
     bounds = np.searchsorted(window, np.arange(len(steps) + 1)).tolist()
     has_device = bool((spans.device >= 0).any())
     for facts, of_window, index, (begin, stop) in zip(

@@ -389,7 +389,7 @@ def _assemble(ranks: tuple[int, ...], calls: _Calls, parts: _Parts, steps: tuple
     order = np.lexsort((np.arange(len(keys)) >= num_real, keys))
     number = np.empty(len(keys), dtype=np.int64)
     number[order] = np.arange(len(keys))
-    columns = {name: np.concatenate(values) for name, values in parts.events.items()}
+    columns = {name: np.concatenate(parts.events.pop(name)) for name in tuple(parts.events)}
     is_mark = columns["call"] == _MARK
     old = columns["call"].astype(np.int64)
     old[is_mark] = num_real + np.arange(int(is_mark.sum()))
@@ -406,7 +406,7 @@ def _assemble(ranks: tuple[int, ...], calls: _Calls, parts: _Parts, steps: tuple
     after[number[has]] = number[every[has]]
     kind, size = np.full(len(keys), -1, dtype=np.int64), np.full(len(keys), -1, dtype=np.int64)
     kind[number[:num_real]], size[number[:num_real]] = calls.kind, calls.size
-    cells = {name: np.concatenate(values) for name, values in parts.cells.items()}
+    cells = {name: np.concatenate(parts.cells.pop(name)) for name in tuple(parts.cells)}
     return Program(
         ranks=ranks,
         cells=Cells(first=np.array(parts.first, dtype=np.int64), **cells),

@@ -31,6 +31,7 @@ from perfscope.analysis.mainline import LINE_EXPOSED
 
 Float = NDArray[np.float64]
 Index = NDArray[np.int64]
+_ROWS_TOGETHER = 1024
 
 
 class Cells(Struct, frozen=True, kw_only=True, eq=False):
@@ -41,12 +42,12 @@ class Cells(Struct, frozen=True, kw_only=True, eq=False):
     part: NDArray[np.int8]  # index into mainline.LINE_PARTS
     layer: NDArray[np.int32]
     phase: NDArray[np.int8]
-    step: Index
+    step: NDArray[np.int32] | Index
 
     @property
-    def rank(self) -> Index:
+    def rank(self) -> NDArray[np.int32]:
         """Row of the rank that each cell belongs to. Shape (cells,)."""
-        return np.repeat(np.arange(len(self.first) - 1), np.diff(self.first))
+        return np.repeat(np.arange(len(self.first) - 1, dtype=np.int32), np.diff(self.first))
 
 
 class Events(Struct, frozen=True, kw_only=True, eq=False):
@@ -117,7 +118,7 @@ class Program(Struct, frozen=True, kw_only=True, eq=False):
     @property
     def step_rows(self) -> Index:
         """Which of the sorted `steps` each cell belongs to. Shape (cells,)."""
-        return np.searchsorted(sorted(self.steps), self.cells.step)
+        return np.searchsorted(np.array(sorted(self.steps), self.cells.step.dtype), self.cells.step)
 
     @property
     def num_calls(self) -> int:
@@ -141,10 +142,27 @@ class Change(Struct, frozen=True, kw_only=True, eq=False):
     waits: bool = True  # False: lines wait for nothing but, at the end, for every call
 
 
-def sums_of(row: Index, column: Index, values: Float, shape: tuple[int, int]) -> Float:
-    """Values summed up in the order they have, by row and column."""
-    flat = np.bincount(row * shape[1] + column, values, minlength=shape[0] * shape[1])
-    return flat.astype(np.float64).reshape(shape)
+def sums_of(
+    row: NDArray[np.signedinteger[Any]],
+    column: NDArray[np.signedinteger[Any]],
+    values: Float,
+    shape: tuple[int, int],
+) -> Float:
+    """Values summed up in the order they have, by row and column.
+
+    Args:
+        row: of each value, ascending.
+        column: of each value.
+        values: shape (n,).
+        shape: rows and columns.
+    """
+    sums = np.zeros(shape)
+    for first in range(0, shape[0], _ROWS_TOGETHER):  # so that what numpy makes on the way stays small
+        part = sums[first : first + _ROWS_TOGETHER]
+        begin, end = np.searchsorted(row, (first, first + _ROWS_TOGETHER))
+        place = (row[begin:end].astype(np.int64) - first) * shape[1] + column[begin:end]
+        part[:] = np.bincount(place, values[begin:end], minlength=part.size).reshape(part.shape)
+    return sums
 
 
 def distinct(*columns: NDArray[np.signedinteger[Any]]) -> tuple[Index, Index]:

@@ -81,8 +81,9 @@ def perfect_balance(program: Program) -> Change | None:
         return None
     useful = np.flatnonzero(one_of(cells.part, (LINE_COMPUTE, LINE_OPTIMIZER)))
     rank, local = cells.rank[useful], cells.local[useful]
-    columns = (program.step_rows, cells.layer, cells.phase, cells.part)
-    keys, key_of = distinct(*(column[useful] for column in columns))
+    keys, key_of = distinct(
+        program.step_rows[useful], cells.layer[useful], cells.phase[useful], cells.part[useful]
+    )
     steps, step_of = np.unique(keys[0], return_inverse=True)
     of_key = sums_of(rank, key_of, local, (len(program.ranks), keys.shape[1]))
     is_shared = np.all(of_key > 0, axis=0)
@@ -91,10 +92,14 @@ def perfect_balance(program: Program) -> Change | None:
     is_even = np.all(unshared > 0, axis=0) | np.all(unshared == 0, axis=0)
     is_shared = is_shared & is_even[step_of]
     group = np.where(is_shared, np.arange(len(is_shared)), len(is_shared) + step_of)[key_of]
-    totals = sums_of(rank, group, local, (len(program.ranks), len(is_shared) + len(steps)))
-    factor = np.divide(totals.mean(axis=0), totals, out=np.ones_like(totals), where=totals > 0)
+    del of_key, unshared, key_of  # of many ranks each is a good part of what the program takes
+    factor = sums_of(rank, group, local, (len(program.ranks), len(is_shared) + len(steps)))
+    mean, is_none = factor.mean(axis=0), factor <= 0
+    np.divide(mean, factor, out=factor, where=~is_none)
+    factor[is_none] = 1.0
+    local *= factor[rank, group]
     balanced = cells.local.copy()
-    balanced[useful] = local * factor[rank, group]
+    balanced[useful] = local
     return Change(local=balanced)
 
 

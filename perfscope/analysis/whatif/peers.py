@@ -160,10 +160,11 @@ def _by_step(replays: Replays, ranks: Sequence[int]) -> Float:
     for window in replays.windows:
         program = window.program
         is_work = one_of(program.cells.part, OWN_PARTS)
-        row = np.searchsorted(ranks, program.ranks)[program.cells.rank]
-        shape = (len(ranks), len(program.steps))
-        local = program.cells.local[is_work]
-        columns.append(sums_of(row[is_work], program.step_rows[is_work], local, shape))
+        shape = (len(program.ranks), len(program.steps))
+        step, local = program.step_rows[is_work], program.cells.local[is_work]
+        sums = np.zeros((len(ranks), shape[1]))
+        sums[np.searchsorted(ranks, program.ranks)] = sums_of(program.cells.rank[is_work], step, local, shape)
+        columns.append(sums)
     return np.concatenate(columns, axis=1)
 
 
