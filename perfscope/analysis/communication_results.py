@@ -17,8 +17,8 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from perfscope.analysis import intervals as iv
-from perfscope.analysis.communication import CommCell, CommSums, RankComm
-from perfscope.analysis.communication_record import Kind, RunComm, unpacked
+from perfscope.analysis.communication import CommCell, CommSums
+from perfscope.analysis.communication_record import Kind, ReadComm, RunComm, unpacked
 from perfscope.analysis.group_axes import GroupAxes, GroupAxis
 from perfscope.analysis.missing import Missing, missing_figure
 from perfscope.analysis.packed import Packed
@@ -178,15 +178,15 @@ def _of_packed(task: _CommTask) -> _CommAnswer:
     return _of_ranks(unpacked(task.content), task)
 
 
-def _of_ranks(ranks: Mapping[int, tuple[RankComm, int]], task: _CommTask) -> _CommAnswer:
+def _of_ranks(ranks: Mapping[int, ReadComm], task: _CommTask) -> _CommAnswer:
     of_rank: dict[int, Communication] = {}
     sums: list[dict[Any, Sequence[float]]] = []
     calls: list[dict[Any, Sequence[float]]] = []
     every: dict[Kind, None] = {}
     for rank, exposed_ns in task.exposed_ns.items():
-        comm, num_steps = ranks[rank]
+        comm = ranks[rank]
         kinds = dict.fromkeys((cell.group, cell.collective) for cell in comm.cells)
-        cells = _cells(comm, rank, num_steps, task.axes)
+        cells = _cells(comm, rank, task.axes)
         of_one = _communication(cells, exposed_ns, _AxisFacts(task.axes, kinds, task.links))
         of_rank[rank] = replace(of_one, by_layer=Packed(CommByLayer, of_one.by_layer))
         every |= kinds
@@ -194,8 +194,8 @@ def _of_ranks(ranks: Mapping[int, tuple[RankComm, int]], task: _CommTask) -> _Co
             {key: [value / task.num_traced for value in _VALUES(cell)] for key, cell in cells.items()}
         )
         of_kind: dict[tuple[str, str], float] = defaultdict(float)
-        for cell, of_cell in comm.cells.items():
-            of_kind[cell.group.name, cell.collective] += of_cell.num_calls / num_steps / task.num_traced
+        for cell, of_cell in comm.items():
+            of_kind[cell.group.name, cell.collective] += of_cell.num_calls / comm.num_steps / task.num_traced
         calls.append({kind: [number] for kind, number in of_kind.items()})
     return _CommAnswer(of_rank, _rows(sums, _SUMS), _rows(calls, 1), list(every))
 
@@ -300,12 +300,12 @@ class _AxisFacts:
         )
 
 
-def _cells(comm: RankComm, rank: int, num_steps: int, axes: Mapping[Kind, GroupAxis]) -> _Cells:
+def _cells(comm: ReadComm, rank: int, axes: Mapping[Kind, GroupAxis]) -> _Cells:
     """Per mean step of one rank."""
     cells: _Cells = defaultdict(CommSums)
-    for cell, sums in comm.cells.items():
+    for cell, sums in comm.items():
         axis = axes[cell.group, cell.collective].name
-        _add(cells[row_name(cell, rank, axis), axis, cell.collective], sums, num_steps)
+        _add(cells[row_name(cell, rank, axis), axis, cell.collective], sums, comm.num_steps)
     return cells
 
 

@@ -154,8 +154,7 @@ class RankLayers(Struct):
         if self.num_steps == 0:
             return
         record.num_ranks += 1
-        self.comm.labels = None
-        record.comm.ranks[rank] = (self.comm, self.num_steps)
+        record.comm.add(rank, self.comm, self.num_steps)
         for layer in self.comm.layers:
             self.sums[layer]  # a layer that runs no operator of its own has its communication all the same
         for layer, sums in self.sums.items():
