@@ -37,8 +37,8 @@ class TimelineColumns:
         self.num_rows: int = self._file.metadata.num_rows
         self.column_names = list(columns)
         # Not of `schema`, which its metadata holds and which holds it: no such pair is freed without
-        # Python's cycle collector, which is off.
-        self._names: list[str] = self._file.schema_arrow.names
+        # Python's cycle collector, which is off. Columns of TIMELINE are not nested: paths are names.
+        self._names = [".".join(path) for path in self._file.reader.column_paths]
         if absent := set(columns) - set(self._names):
             raise KeyError(", ".join(sorted(absent)))
 

@@ -65,7 +65,8 @@ class LineTable(Struct, frozen=True, kw_only=True, eq=False):
     def cumulated(self, mask: NDArray[np.bool_]) -> Int64:
         """Shape (segments + 1,): time of the masked segments before each segment."""
         result = np.zeros(len(self.start) + 1, dtype=np.int64)
-        np.cumsum(np.where(mask, self.end - self.start, 0), out=result[1:])
+        np.subtract(self.end, self.start, out=result[1:], where=mask)
+        np.cumsum(result, out=result)
         return result
 
     def until(self, total: Int64, mask: NDArray[np.bool_], cells: Places, times: Int64) -> Int64:
