@@ -21,7 +21,6 @@ from perfscope.no_pandas import lean_arrays
 
 if TYPE_CHECKING:
     from perfscope.api.run import Run
-    from perfscope.reports.document import Json
     from perfscope.reports.model import Report
     from perfscope.rundir.reader import RunReader
 

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec import to_builtins
 
 pytest.importorskip("torch")
 
 from perfscope.analysis.results import Communication, RunAnalysis
 from perfscope.analysis.run import analyze_run
 from perfscope.ingest.run import ingest_run
+from perfscope.reports.document import to_plain
 from perfscope.rundir.reader import RunReader
 from tests.integration.run_support import PERFSCOPE, user_environment
 
@@ -45,7 +45,7 @@ def exact(communication: Mapping[str, Any], exposed_ns: int) -> None:
 
 def check_sums(communication: Communication | None, exposed_ns: int) -> None:
     assert communication is not None
-    exact(to_builtins(communication), exposed_ns)
+    exact(to_plain(communication), exposed_ns)
 
 
 def test_the_report_names_layer_and_axis_of_the_exposed_communication(tmp_path: Path) -> None:

@@ -386,7 +386,7 @@ def step_table(series: Sequence[Sequence[int]]) -> NDArray[np.float64]:
     return table
 
 
-def _lines_over_ranks(series: list[tuple[int, ...]]) -> tuple[ChartLine, ...]:
+def _lines_over_ranks(series: list[Sequence[int]]) -> tuple[ChartLine, ...]:
     table = step_table(series)
     return (
         _line("slowest rank", np.nanmax(table, axis=0)),

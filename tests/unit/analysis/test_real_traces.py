@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from msgspec import to_builtins
 
 from perfscope.analysis import breakdown as bd
 from perfscope.analysis.intervals import Int64
@@ -26,7 +25,7 @@ from perfscope.analysis.run import analyze_run
 from perfscope.analysis.spans import Mask, whole_numbers, words
 from perfscope.ingest.importing import import_traces
 from perfscope.messages.missing import cause_text, figure_text
-from perfscope.reports.document import build_document
+from perfscope.reports.document import build_document, to_plain
 from perfscope.rundir.reader import RunReader
 
 TRACES = Path(__file__).parents[2] / "data" / "traces"
@@ -224,10 +223,7 @@ def test_two_cpu_ranks_with_a_known_network(runs: dict[str, RunReader]) -> None:
 def test_the_analysis_of_eight_ranks_is_as_kept(runs: dict[str, RunReader]) -> None:
     """To update: PERFSCOPE_UPDATE_GOLDEN=1 python -m pytest <this file>, and read the diff."""
     analysis = analyze_run(runs["dlrm_v100_8ranks"])
-    kept = {
-        name: to_builtins(getattr(analysis, name), str_keys=True)
-        for name in ("ranks", "collectives", "calls", "step_ns")
-    }
+    kept = {name: to_plain(getattr(analysis, name)) for name in ("ranks", "collectives", "calls", "step_ns")}
     kept["findings"] = build_document(analysis)["findings"]
     kept["missing"] = [
         {"what": figure_text(one), "reason": cause_text(one), "affects": one.affects}
