@@ -262,6 +262,7 @@ def main() -> None:
     if options.analyze:
         analyze(options.analyze, options.jobs)
         return
+    lean_process()  # the analysis inherits it: Arrow's memory pool is chosen while it is imported
     with tempfile.TemporaryDirectory() as scratch:
         path = options.keep or Path(scratch) / "run"
         path.mkdir(parents=True, exist_ok=True)

@@ -132,8 +132,7 @@ def _lines(
     working = (part == LINE_COMPUTE) | (part == LINE_OPTIMIZER)
     layer, phase = np.where(working, layer, NO_LAYER), np.where(working, phase, -1)
     index = np.searchsorted(begins, start, side="right") - 1
-    numbers = np.array([span.step for of_window in steps for span in of_window], dtype=np.int64)
-    step = numbers[index]
+    step = np.array([span.step for of_window in steps for span in of_window], dtype=np.int64)[index]
     first = np.ones(len(start), dtype=bool)
     if len(start):
         same = (part[1:] == part[:-1]) & (layer[1:] == layer[:-1]) & (phase[1:] == phase[:-1])
@@ -143,11 +142,9 @@ def _lines(
     launch, reach = _kernels(windows.table, spans)
     window = windows.line.of(start[at])
     shift = windows.line.shift[window]
-    start, end, step = start[at] - shift, end[last] - shift, windows.own_steps(step[at], window)
-    part, layer = part[at], layer[at].astype(np.int32)
-    phases = phase[at].astype(np.int8)
-    if numbers.max() <= np.iinfo(np.int32).max:
-        step = step.astype(np.int32)
+    start, end = start[at] - shift, end[last] - shift
+    step = _short(windows.own_steps(step[at], window), steps)
+    part, layer, phases = part[at], layer[at].astype(np.int32), phase[at].astype(np.int8)
     bounds = np.searchsorted(window, np.arange(len(steps) + 1)).tolist()
     has_device = bool((spans.device >= 0).any())
     for facts, of_window, index, (begin, stop) in zip(
@@ -168,6 +165,12 @@ def _lines(
             kernel_launch=launch,
             kernel_end=reach,
         )
+
+
+def _short(numbers: Int64, steps: Sequence[Sequence[StepSpan]]) -> NDArray[np.int32] | Int64:
+    """Numbers of these steps in 32 bits where all fit: half of the memory."""
+    fits = all(step.step <= np.iinfo(np.int32).max for of_window in steps for step in of_window)
+    return numbers.astype(np.int32) if fits else numbers
 
 
 def _works(spans: Spans, window: NDArray[np.int64]) -> list[NDArray[np.int64]]:

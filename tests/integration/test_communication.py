@@ -45,7 +45,9 @@ def exact(communication: Mapping[str, Any], exposed_ns: int) -> None:
 
 def check_sums(communication: Communication | None, exposed_ns: int) -> None:
     assert communication is not None
-    exact(to_plain(communication), exposed_ns)
+    document = to_plain(communication)
+    assert isinstance(document, dict)
+    exact(document, exposed_ns)
 
 
 def test_the_report_names_layer_and_axis_of_the_exposed_communication(tmp_path: Path) -> None:
