@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from perfscope.analysis.results import RunAnalysis
@@ -15,7 +17,7 @@ MOST_POINTS = 200
 
 def trend_charts(analysis: RunAnalysis) -> tuple[LineChart | HeatMap | Note, ...]:
     """Step times over the run, then the map of ranks; a note where a chart has no data."""
-    series = [durations for _, durations in sorted(analysis.step_series.items()) if durations]
+    series = [durations for _, durations in sorted(analysis.step_series.items()) if len(durations)]
     longest = max(map(len, series), default=0)
     if longest < 2:
         why = "one step was recorded" if longest else "no step was recorded"
@@ -26,7 +28,7 @@ def trend_charts(analysis: RunAnalysis) -> tuple[LineChart | HeatMap | Note, ...
     return (_times(analysis, series), *charts)
 
 
-def _times(analysis: RunAnalysis, series: list[tuple[int, ...]]) -> LineChart:
+def _times(analysis: RunAnalysis, series: Sequence[Sequence[int]]) -> LineChart:
     """Of each step the median rank, in a band from the fastest to the slowest."""
     table = step_table(series)
     width = -(-table.shape[1] // MOST_POINTS)

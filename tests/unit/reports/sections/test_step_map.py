@@ -77,7 +77,7 @@ def test_page_stays_small_when_no_neighbors_are_alike(num_ranks: int) -> None:
 
 def test_the_first_screen_has_step_times_in_order_and_shades_traced_steps() -> None:
     analysis = of(np.array([[100, 110, 300, 120], [200, 130, 500, 120]]))
-    marks = StepMarks(counted=(True,) * 4, traced=(False, True, True, False))
+    marks = StepMarks(counted=bytes((1, 1, 1, 1)), traced=bytes((0, 1, 1, 0)))
     times, ranks = trend_charts(structs.replace(analysis, step_marks={0: marks, 1: marks}))
     assert isinstance(times, LineChart)
     assert isinstance(ranks, HeatMap)
