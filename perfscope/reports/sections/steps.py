@@ -346,7 +346,7 @@ def series_section(analysis: RunAnalysis) -> Section:
 
 def traced_stretches(analysis: RunAnalysis) -> tuple[tuple[int, int], ...]:
     """First and last index of each stretch of steps that some rank traced."""
-    marks = [np.asarray(entry.traced, bool) for entry in analysis.step_marks.values()]
+    marks = [np.frombuffer(entry.traced, np.bool_) for entry in analysis.step_marks.values()]
     traced = np.zeros(max((len(entry) for entry in marks), default=0) + 2, bool)  # False at both ends
     for entry in marks:
         traced[1 : len(entry) + 1] |= entry
