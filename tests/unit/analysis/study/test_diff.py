@@ -159,15 +159,15 @@ def test_the_reference_is_the_first_of_the_two_whatever_the_order() -> None:
     runs = entry("x/a", speed=100), entry("x/b", speed=50)
     assert (diff(*runs).before, diff(*runs).after) == ("a", "b")
     assert (diff(*runs, reference="b").before, diff(*runs, reference="x/b").after) == ("b", "a")
-    assert diff(*runs).headline.startswith("b trains 50 % slower than a (100 → 50 samples/s)")
+    assert diff(*runs).headline.startswith("b trains 50 % slower than a (100 → 50.0 samples/s)")
     assert diff(*runs, reference="b").headline.startswith("a trains 2.00 times as fast as b (50 → 100 ")
 
 
 @pytest.mark.parametrize(
     ("speed", "said"),
     [
-        (88, "b trains 12 % slower than a (100 → 88 samples/s)"),
-        (31, "b trains at 31 % of the speed of a (100 → 31 samples/s)"),
+        (88, "b trains 12 % slower than a (100 → 88.0 samples/s)"),
+        (31, "b trains at 31 % of the speed of a (100 → 31.0 samples/s)"),
         (0.32, "b trains 312 times slower than a (100 → 0.32 samples/s)"),
     ],
 )
