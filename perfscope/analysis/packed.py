@@ -18,11 +18,12 @@ class Packed(Sequence[T]):
         records: of that class.
     """
 
-    __slots__ = ("_content", "_kind")
+    __slots__ = ("_content", "_kind", "_length")
 
     def __init__(self, kind: type[T], records: Sequence[T]) -> None:
         self._kind = kind
         self._content = msgspec.msgpack.encode(records)
+        self._length = len(records)
 
     def _decoded(self) -> list[T]:
         return msgspec.msgpack.decode(self._content, type=list[self._kind])  # type: ignore[name-defined]
@@ -38,4 +39,15 @@ class Packed(Sequence[T]):
         return iter(self._decoded())
 
     def __len__(self) -> int:
-        return len(self._decoded())
+        return self._length
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Packed):
+            return NotImplemented
+        return self._kind is other._kind and self._content == other._content
+
+    def __hash__(self) -> int:
+        return hash(self._content)
+
+    def __repr__(self) -> str:
+        return repr(self._decoded())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from perfscope.messages.study import ranks
+from perfscope.units import three_digits
 from perfscope.vocabulary.scaling import FitNote, FitRefusal, FitRemark, ModeReason, RefusedFit
 
 TITLES = {
@@ -100,8 +101,8 @@ def refusal_text(refused: RefusedFit, law: str) -> str:
 def throughput_falls(first: tuple[int, float], last: tuple[int, float]) -> str:
     """Why a law of growth does not hold; (number of ranks, samples/s)."""
     return (
-        f"throughput falls as ranks are added ({first[1]:,.4g} samples/s on {ranks(first[0])}, "
-        f"{last[1]:,.4g} on {last[0]:,}): this law knows growth alone"
+        f"throughput falls as ranks are added ({three_digits(first[1])} samples/s on {ranks(first[0])}, "
+        f"{three_digits(last[1])} on {last[0]:,}): this law knows growth alone"
     )
 
 

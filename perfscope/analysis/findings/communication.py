@@ -107,7 +107,8 @@ def are_small_inside_host(evidence: Evidence, calls: Sequence[CollectiveCall]) -
     Their times differ by chance, where threads wait for a CPU, and a slope by size is then no rate of a link.
     """
     sizes = [call.bytes for call in calls if call.bytes is not None]
-    is_one_host = len({rank.host for rank in evidence.ranks}) == 1
+    hosts = {rank.host for rank in evidence.ranks}
+    is_one_host = len(hosts) == 1 and "" not in hosts  # of a trace they may not be known
     return is_one_host and bool(sizes) and sum(sizes) < len(sizes) * SMALL_BYTES
 
 

@@ -11,7 +11,7 @@ from perfscope.analysis.machine.oversubscription import oversubscriptions
 from perfscope.analysis.machine.results import Disturbance
 from perfscope.analysis.results import Finding
 from perfscope.messages.findings.machine import SLOWER, Disturbed
-from perfscope.messages.findings.ranks import Imbalance
+from perfscope.messages.findings.ranks import Imbalance, SlowBesidePasses
 from perfscope.vocabulary.disturbances import DisturbanceKind
 from perfscope.vocabulary.findings import FindingKind
 
@@ -153,6 +153,8 @@ def _causes(evidence: Evidence, verdict: Finding) -> bool:
     """Whether the verdict is what the disturbance does: slow computation where it was, in traced steps."""
     if not is_at_work(evidence):
         return False
+    if isinstance(verdict.facts, SlowBesidePasses):
+        return False  # it slows the passes, too
     if verdict.id is FindingKind.STRAGGLER:
         slow = evidence.what_ifs.slow[:1]
         # A neighbor slows everything that a rank does; what is in one place is caused by the rank.

@@ -23,7 +23,7 @@ def with_known_link(job: Job, cluster: ClusterSpec | None, environment: Mapping[
 
     if not needs_chunk(job.config):
         return job
-    link = _measured_before(job.config.backend, environment) if cluster is None else link_of(cluster)
+    link = _measured_before(job, environment) if cluster is None else link_of(cluster)
     return job if link is None else replace(job, config=with_chunk(job.config, link))
 
 
@@ -38,7 +38,8 @@ def chunk_notes(job: Job) -> list[str]:
     return [chunk_words(chunk_bytes(job.config), job.config.chunk_from or "--chunk-kb")]
 
 
-def _measured_before(backend: str, environment: Mapping[str, str]) -> Link | None:
+def _measured_before(job: Job, environment: Mapping[str, str]) -> Link | None:
+    """Of gloo alone: what else carries calls (NCCL, MPI) has links of its own, which ranks measure."""
     import numpy as np
 
     from perfscope.analysis.predict.measured_links import fit_measured
@@ -46,11 +47,14 @@ def _measured_before(backend: str, environment: Mapping[str, str]) -> Link | Non
     from perfscope.cli.doctor.links import kept_records
     from perfscope.runners.schemes.chunks import Link
     from perfscope.runners.starting.outer_launcher import find_outer
+    from perfscope.runners.world import choose_device
 
+    backend = job.config.backend
+    if backend != "gloo" and (backend != "auto" or choose_device(job.config, 0, 1).type != "cpu"):
+        return None
     outer = find_outer(environment)
     link_class = INSIDE_HOST if outer is None or outer.is_one_host else BETWEEN_HOSTS
-    carrier = "gloo" if backend == "auto" else backend
-    fitted = fit_measured(kept_records(), link_class, carrier, np.random.default_rng(0))
+    fitted = fit_measured(kept_records(), link_class, "gloo", np.random.default_rng(0))
     if fitted is None or not fitted.used.cost.beta_s_per_byte:
         return None
     return Link(fitted.used.cost.alpha_s, fitted.used.cost.beta_s_per_byte, "doctor --links")

@@ -74,12 +74,11 @@ def measured_before(ctx: Context) -> list[Document]:
 
 def kept_records() -> list[LinksRecord]:
     """As `measured_before`, of this machine, as records."""
-    import msgspec
-
     from perfscope.collectors.context import live_context
     from perfscope.rundir.host_records import LinksRecord
+    from perfscope.rundir.typed import read_as
 
-    return [msgspec.convert(document, LinksRecord) for document in measured_before(live_context())]
+    return [read_as(LinksRecord, document) for document in measured_before(live_context())]
 
 
 def run_in_cluster(spec: str, arguments: list[str]) -> int:

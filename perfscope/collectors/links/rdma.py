@@ -31,9 +31,15 @@ Port = Mapping[str, object]
 
 
 def pairs(ports: Sequence[Port]) -> list[tuple[Port, Port]]:
-    """Which of the active ports write to which: each to the next one, a single one to itself."""
-    active = [port for port in ports if port["state"] == "ACTIVE"]
-    return list(pairwise(active)) or [(port, port) for port in active]
+    """Which of the active ports write to which: each to the next of its fabric, a single one to itself."""
+    fabrics: dict[object, list[Port]] = {}
+    for port in ports:
+        if port["state"] == "ACTIVE":
+            fabrics.setdefault(port["link_layer"], []).append(port)
+    result: list[tuple[Port, Port]] = []
+    for active in fabrics.values():
+        result += pairwise(active) if len(active) > 1 else [(active[0], active[0])]
+    return result
 
 
 def measure_writes(

@@ -14,7 +14,7 @@ from perfscope.messages.findings.texts import (
 )
 from perfscope.messages.sentences import capital
 from perfscope.messages.whatif import slower_than_peers
-from perfscope.units import format_bytes, format_count, format_ns, format_ratio
+from perfscope.units import format_bytes, format_count, format_ns, format_ratio, three_digits
 from perfscope.vocabulary.host_activity import HostActivity
 
 _RUNS = 0.5  # of what a rank takes longer that its thread runs on a CPU
@@ -204,8 +204,8 @@ class Imbalance(FindingFacts, frozen=True, kw_only=True):
                 )
             if self.samples is not None:
                 title = (
-                    f"{lead}: rank {self.worst_rank} trains on {self.samples[0]:,.4g} samples per step, the "
-                    f"others on {self.samples[1]:,.4g}; balanced work would save "
+                    f"{lead}: rank {self.worst_rank} trains on {_samples(self.samples[0])} samples per step, "
+                    f"the others on {_samples(self.samples[1])}; balanced work would save "
                     f"{format_ratio(self.gain_ratio)} of the step."
                 )
                 detail = (
@@ -229,6 +229,10 @@ class Imbalance(FindingFacts, frozen=True, kw_only=True):
             detail = "No rank is slower than the others over all traced steps."
             action = "Look for work that varies: sample lengths, caches, other processes, clocks."
         return FindingText(title, detail + predicted(self.prediction), action, lead)
+
+
+def _samples(value: float) -> str:
+    return format_count(value) if value == int(value) else three_digits(value)
 
 
 class ServerBound(FindingFacts, frozen=True, kw_only=True):

@@ -50,10 +50,13 @@ def _legend(chart: LineChart) -> tuple[LegendEntry, ...]:
 
 
 def _shades(chart: LineChart, x_max: int) -> list[Shape]:
-    """Half a step before the first to half a step after the last step of each window."""
+    """Half a step before the first to half a step after the last step of each window.
+
+    Steps beyond the last point of a thinned line are part of it.
+    """
     shapes: list[Shape] = []
     for first, last in chart.shaded:
-        start, end = max(first - 0.5, 0.0), min(last + 0.5, float(x_max))
+        start, end = max(min(first, x_max) - 0.5, 0.0), min(last + 0.5, float(x_max))
         if end > start:
             x, width = 100 * start / x_max, 100 * (end - start) / x_max
             shapes.append(Rect(x=x, width=width, height=100, look="ct-window"))

@@ -50,7 +50,7 @@ def _lead(learning: LearningResult) -> str:
         text = f"The gradient noise scale is {noise.samples:,.3g} samples: updates use {noise.efficiency:.0%}"
         text += " of what their samples could teach in very small batches"
         if noise.goodput is not None:
-            text += f", a goodput of {noise.goodput:,.4g} samples/s"
+            text += f", a goodput of {units.three_digits(noise.goodput)} samples/s"
         sentences.append(f"{text}.")
     elif "noise" in learning.missing:
         sentences.append(f"No gradient noise scale: {learning.missing['noise']}.")

@@ -51,7 +51,8 @@ def scheme_words(run: RunRecord) -> str:
 def _lead(bench: BenchResult) -> str:
     if bench.samples_per_s is None:
         return f"{visible(bench.scheme)} on {visible(bench.model)} recorded no step."
-    text = f"{visible(bench.scheme)} on {visible(bench.model)}: {bench.samples_per_s:,.4g} samples/s"
+    rate = units.three_digits(bench.samples_per_s)
+    text = f"{visible(bench.scheme)} on {visible(bench.model)}: {rate} samples/s"
     if bench.first_loss is not None and bench.last_loss is not None:
         text += f"; loss {bench.first_loss:.3f} → {bench.last_loss:.3f} in {bench.num_steps} steps"
     if bench.held_out_loss is not None:

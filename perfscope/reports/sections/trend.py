@@ -24,7 +24,7 @@ def trend_charts(analysis: RunAnalysis) -> tuple[LineChart | HeatMap | Note, ...
         return (Note(text=f"No chart of step times over the run: {why}."),)
     charts = step_map(analysis)
     if len(series) > 1 and not charts:
-        return (_times(analysis, series), Note(text="No map of ranks by step: all step times are equal."))
+        return (_times(analysis, series), Note(text="No map of ranks by step: step times hardly differ."))
     return (_times(analysis, series), *charts)
 
 

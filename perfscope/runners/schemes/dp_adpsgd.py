@@ -43,8 +43,8 @@ class AdPsgd(Replicas):
         "also in the middle of a step: it makes its update, with the G of the weights from before, to what "
         "its weights are by then. How many averagings came between is the staleness, whose histogram is "
         "recorded. Each rank makes `steps` updates from b = B/P samples; passive ranks answer until the last "
-        "active one has ended. Momentum stays each rank's own. The result, also of an evaluation, is the "
-        "mean of all replicas."
+        "active one has ended, and --timeout bounds how long a passive rank may not be drawn. Momentum stays "
+        "each rank's own. The result, also of an evaluation, is the mean of all replicas."
     )
     volume = (
         "|W| e from every active rank, and as much in all from the passive ones; 8 bytes more per message"

@@ -115,8 +115,7 @@ class PerLayer(Replicas):
         """With +prio among several ranks: the chunk, and what it is from."""
         if self.config.modifier("prio") is None or self.world.size == 1:
             return {}
-        given = "default" if self.config.chunk_kb is None else "--chunk-kb"
-        return {"chunk_bytes": chunk_bytes(self.config), "chunk_from": self.config.chunk_from or given}
+        return {"chunk_bytes": chunk_bytes(self.config), "chunk_from": self.config.chunk_from or "--chunk-kb"}
 
     @classmethod
     def traffic(cls, job: Job, rank: int) -> Sequence[Traffic]:

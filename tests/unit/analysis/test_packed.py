@@ -26,6 +26,8 @@ def test_packed_records_read_as_the_records_and_are_written_as_they_are() -> Non
     assert len(packed) == 2
     assert packed[1] == records[1]
     assert to_plain(packed) == to_plain(records)
+    assert packed == Packed(CommByLayer, records) and packed != Packed(CommByLayer, records[:1])
+    assert repr(packed) == repr(records)
 
 
 def test_a_timeline_is_freed_without_the_cycle_collector(tmp_path: Path) -> None:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from perfscope.analysis.findings.communication import are_small_inside_host
 from perfscope.analysis.findings.loading import input_wait
-from perfscope.analysis.results import Finding, RunAnalysis
+from perfscope.analysis.results import CollectiveCall, Finding, RunAnalysis
 from perfscope.analysis.run import analyze_run
 from perfscope.messages.findings.facts import PartOfStep
 from perfscope.messages.findings.loading import InputBound
@@ -137,6 +138,15 @@ def test_a_slow_transfer_is_not_laid_at_a_rank(tmp_path: Path) -> None:
 def test_slow_transfers_of_little_are_laid_at_latency(tmp_path: Path) -> None:
     spans = [span(0, 2 * MS, "compute"), comm(2 * MS, 7 * MS, 0, in_bytes=1000)]
     assert "latency rules" in analyze(tmp_path, {0: spans, 1: spans}).findings[0].text.action
+
+
+@pytest.mark.parametrize(
+    ("hosts", "is_one"), [(("a", "a"), True), (("a", "b"), False), (("", ""), False)], ids=str
+)
+def test_small_calls_are_inside_a_host_only_where_it_is_known(hosts: tuple[str, str], is_one: bool) -> None:
+    evidence = cast("Evidence", SimpleNamespace(ranks=[SimpleNamespace(host=host) for host in hosts]))
+    calls = [cast("CollectiveCall", SimpleNamespace(bytes=1000))]
+    assert are_small_inside_host(evidence, calls) is is_one
 
 
 def test_small_calls_inside_a_host_are_not_limited_by_bandwidth(tmp_path: Path) -> None:

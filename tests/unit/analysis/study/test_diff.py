@@ -160,7 +160,7 @@ def test_the_reference_is_the_first_of_the_two_whatever_the_order() -> None:
     assert (diff(*runs).before, diff(*runs).after) == ("a", "b")
     assert (diff(*runs, reference="b").before, diff(*runs, reference="x/b").after) == ("b", "a")
     assert diff(*runs).headline.startswith("b trains 50 % slower than a (100 → 50.0 samples/s)")
-    assert diff(*runs, reference="b").headline.startswith("a trains 2.00 times as fast as b (50 → 100 ")
+    assert diff(*runs, reference="b").headline.startswith("a trains 2.00 times as fast as b (50.0 → 100 ")
 
 
 @pytest.mark.parametrize(

@@ -46,6 +46,12 @@ def test_each_active_port_writes_to_the_next_one() -> None:
     assert chosen == [("a", "c"), ("c", "d")]
 
 
+def test_ports_of_different_fabrics_do_not_write_to_each_other() -> None:
+    ports = [port("a"), port("b"), port("c", layer="Ethernet")]
+    chosen = [(one["device"], other["device"]) for one, other in rdma.pairs(ports)]
+    assert chosen == [("a", "b"), ("c", "c")]
+
+
 @pytest.mark.parametrize(("state", "pairs"), [("ACTIVE", [("a", "a")]), ("DOWN", [])])
 def test_a_single_active_port_writes_to_itself(state: str, pairs: list[tuple[str, str]]) -> None:
     assert [(one["device"], other["device"]) for one, other in rdma.pairs([port("a", state)])] == pairs

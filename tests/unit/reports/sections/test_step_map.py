@@ -101,7 +101,7 @@ def test_the_first_screen_charts_stay_small_over_many_steps() -> None:
     [
         (np.full((2, 0), 1), "no step was recorded"),
         (np.full((2, 1), 1), "one step was recorded"),
-        (np.full((2, 5), 7), "all step times are equal"),
+        (np.full((2, 5), 7), "step times hardly differ"),
     ],
 )
 def test_charts_of_the_first_screen_that_have_no_data_say_why(table: np.ndarray, reason: str) -> None:
