@@ -53,7 +53,9 @@ def cost(name: str, dims: Sequence[Any], types: Sequence[Any], concrete: Sequenc
         found = model(OperatorInputs(dims, types, concrete))
     except (ValueError, IndexError, TypeError, ZeroDivisionError):
         return None  # a shape that is missing or does not fit the operator: no figure rather than a wrong one
-    return found if found is None or max(found.flops, found.read, found.written) < _MOST else None
+    if found is None or not all(0 <= number < _MOST for number in (found.flops, found.read, found.written)):
+        return None  # a damaged shape
+    return found
 
 
 # Matrix products

@@ -160,6 +160,8 @@ def test_operators_bound_by_memory(
             ["", "", "", "x", "y", "z", "1"],
         ),
         ("aten::relu", [], [], []),
+        ("aten::mm", [[4, 10**30], [10**30, 8]], [F, F], []),
+        ("aten::mm", [[4, -(10**30)], [-(10**30), 8]], [F, F], []),  # a damaged file
     ],
 )
 def test_what_the_shapes_do_not_tell_is_no_figure(
