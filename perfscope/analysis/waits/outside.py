@@ -6,17 +6,22 @@ from collections.abc import Mapping
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from perfscope.analysis.host_idle import asleep_ns, has_states, ran_ns
 from perfscope.analysis.intervals import Int64, median_of
 from perfscope.analysis.waits.stragglers import OUTSIDE, RankStepTimes, always_on
 from perfscope.analysis.whole_run.steps import StepParts
+from perfscope.vocabulary.run_parts import TIMED
 
 _WAITED = 0.5  # of the rank's excess that the others must sleep for
 
 
 class SlowOutside(Struct, frozen=True, kw_only=True):
-    """What a rank spends outside the backward pass beyond its peers; medians per untraced step."""
+    """What a rank spends outside the backward pass beyond its peers; medians per untraced step.
+
+    Without what is timed by itself (input, checkpoints, evaluation ...), of which there are other findings.
+    """
 
     rank: int
     num_steps: int
@@ -39,9 +44,12 @@ def slow_outside(times: Mapping[int, RankStepTimes], parts: Mapping[int, StepPar
     Returns:
         None where no rank stands out, or CPU times were not recorded.
     """
+    if set(times) - set(parts):
+        return None
+    times = {rank: _without_timed(times[rank], parts[rank]) for rank in times}
     entries = (entry for of_rank in always_on(times).values() for entry in of_rank if entry.what == OUTSIDE)
     slow = next(entries, None)
-    if slow is None or set(times) - set(parts):
+    if slow is None:
         return None
     chosen = {rank: parts[rank].is_usual & has_states(parts[rank]) for rank in times}
     if not all(mask.any() for mask in chosen.values()):
@@ -54,7 +62,8 @@ def slow_outside(times: Mapping[int, RankStepTimes], parts: Mapping[int, StepPar
     asleep = {rank: max(0.0, median(asleep_ns(parts[rank]), rank)) for rank in times}
     step_ns = median(parts[slow.rank].durations, slow.rank)
     measured = times[slow.rank].is_usual & (times[slow.rank].outside_backward >= 0)
-    in_backward = step_ns - float(median_of(times[slow.rank].outside_backward[measured]))
+    outside_ns = sum((parts[slow.rank].timed[part] for part in TIMED), times[slow.rank].outside_backward)
+    in_backward = step_ns - float(median_of(outside_ns[measured]))
     others = [rank for rank in times if rank != slow.rank]
     # What the slow rank itself sleeps in its backward pass is transfer; that is no more than its length.
     transfer = min(asleep[slow.rank], max(0.0, in_backward))
@@ -69,3 +78,9 @@ def slow_outside(times: Mapping[int, RankStepTimes], parts: Mapping[int, StepPar
         waited_ns=min(waited, float(slow.excess_ns)),
         ran_ns=ran[slow.rank] - float(np.mean([ran[rank] for rank in others])),
     )
+
+
+def _without_timed(times: RankStepTimes, parts: StepParts) -> RankStepTimes:
+    timed_ns = sum((parts.timed[part] for part in TIMED), np.zeros_like(times.outside_backward))
+    outside_ns = np.maximum(times.outside_backward - timed_ns, 0)
+    return replace(times, outside_backward=np.where(times.outside_backward >= 0, outside_ns, -1))

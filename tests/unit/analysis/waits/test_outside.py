@@ -26,6 +26,7 @@ def first_slow(
     device: str = "cpu",
     is_traced: bool = True,
     batches: tuple[int, int] = (8, 8),
+    input_ms: tuple[int, int] = (0, 0),
 ) -> Finding | None:
     """The first finding, of two ranks whose traced steps are alike; None: it names no rank.
 
@@ -36,6 +37,7 @@ def first_slow(
         device: of both.
         is_traced: there are traced steps.
         batches: samples of each rank's step.
+        input_ms: that each rank waits for input in a step.
     """
     run = SyntheticRun(path, world_size=2)
     for rank in (0, 1):
@@ -47,6 +49,7 @@ def first_slow(
             "thread_system_ns": [0] * NUM,
             "runqueue_ns": [0] * NUM,
             "samples": [batches[rank]] * NUM,
+            "input_ns": [input_ms[rank] * MS] * NUM,
         }
         window = [0 if is_traced and step in TRACED else -1 for step in range(NUM)]
         run.steps(rank, [STEP] * NUM, window=window, **used)
@@ -99,3 +102,7 @@ def test_a_host_that_runs_ahead_of_its_device_is_not_judged_by_its_calls(tmp_pat
 
 def test_a_rank_with_more_samples_does_other_work(tmp_path: Path) -> None:
     assert first_slow(tmp_path, batches=(8, 16)) is None
+
+
+def test_a_rank_that_waits_for_input_is_no_slow_rank(tmp_path: Path) -> None:
+    assert first_slow(tmp_path, ran_ms=(10, 10), input_ms=(0, 20)) is None
