@@ -46,8 +46,8 @@ def slow_outside(times: Mapping[int, RankStepTimes], parts: Mapping[int, StepPar
     """
     if set(times) - set(parts):
         return None
-    times = {rank: _without_timed(times[rank], parts[rank]) for rank in times}
-    entries = (entry for of_rank in always_on(times).values() for entry in of_rank if entry.what == OUTSIDE)
+    untimed = {rank: _without_timed(times[rank], parts[rank]) for rank in times}
+    entries = (entry for of_rank in always_on(untimed).values() for entry in of_rank if entry.what == OUTSIDE)
     slow = next(entries, None)
     if slow is None:
         return None
@@ -62,8 +62,7 @@ def slow_outside(times: Mapping[int, RankStepTimes], parts: Mapping[int, StepPar
     asleep = {rank: max(0.0, median(asleep_ns(parts[rank]), rank)) for rank in times}
     step_ns = median(parts[slow.rank].durations, slow.rank)
     measured = times[slow.rank].is_usual & (times[slow.rank].outside_backward >= 0)
-    outside_ns = sum((parts[slow.rank].timed[part] for part in TIMED), times[slow.rank].outside_backward)
-    in_backward = step_ns - float(median_of(outside_ns[measured]))
+    in_backward = step_ns - float(median_of(times[slow.rank].outside_backward[measured]))
     others = [rank for rank in times if rank != slow.rank]
     # What the slow rank itself sleeps in its backward pass is transfer; that is no more than its length.
     transfer = min(asleep[slow.rank], max(0.0, in_backward))

@@ -25,7 +25,7 @@ from perfscope.vocabulary.axes import Axis
 from perfscope.vocabulary.taxonomy import Optimization, Parallelism, StatePlacement, Synchrony, Topology
 
 FETCHED, UPDATED = -1, -2  # in a passive worker's order of events; others are the rank that it averaged with
-_ENDED = -1  # the header of a worker that has made its last step; else the number of the step
+_AVERAGE, _ENDED = 0, -1  # headers: weights follow; the worker has made its last step
 _HEADER_BYTES = 8
 _PARTNERS = 41  # a stream of random numbers
 _MOST_DRAWN = 10**6
@@ -79,7 +79,7 @@ class AdPsgd(Replicas):
         self._arriving = self.packed.buffer()
         self._order: list[int] = []
         self._staleness: Counter[int] = Counter()
-        self._num_answers = self._num_steps = 0
+        self._num_answers = 0
         self._lock = Lock()
         self._failure: Exception | None = None
         # What a passive rank answers with; its model computes with a copy that does not change meanwhile.
@@ -132,11 +132,10 @@ class AdPsgd(Replicas):
             return
         passive = _drawn(self._partners, self.world.size)
         wait = self._transport.start_receive(self._arriving, passive)
-        self._transport.send(torch.tensor([self._num_steps]), passive)
+        self._transport.send(torch.tensor([_AVERAGE]), passive)
         self._transport.send(self.packed.weights, passive)
         wait()
         self.packed.weights.copy_(self._arriving)
-        self._num_steps += 1
 
     def _answer_all(self) -> None:
         """A passive rank's thread: until every active rank has ended."""
