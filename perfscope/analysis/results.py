@@ -30,7 +30,7 @@ from perfscope.analysis.phases import PhaseResult
 from perfscope.analysis.pipeline.results import Pipeline
 from perfscope.analysis.progress import GroupProgress
 from perfscope.analysis.self_check_results import SelfCheck
-from perfscope.analysis.waits.results import WaitAnalysis
+from perfscope.analysis.waits.results import StepWaits, WaitAnalysis
 from perfscope.analysis.whatif.results import ReplayCheck, WhatIf
 from perfscope.analysis.whole_run.results import WholeRun
 from perfscope.analysis.window_results import UnlikeWindow
@@ -366,10 +366,12 @@ class StepMarks(Struct, frozen=True, kw_only=True):
     Attributes:
         counted: the quantiles are taken over it: no warm-up, and not traced where enough steps are not.
         traced: by a window.
+        numbers: of the traced ones, as their windows number them.
     """
 
     counted: bytes
     traced: bytes
+    numbers: Sequence[int] = ()
 
 
 class Finding(Struct, frozen=True, kw_only=True):
@@ -473,6 +475,7 @@ class RunAnalysis(Struct, frozen=True, kw_only=True):
     execution: ExecutionStructure | None = None  # None: no execution trace of PyTorch
     workload: Workload = Workload.TRAINING  # what the program does
     arrivals: tuple[Arrivals, ...] = ()  # every matched call of every rank
+    step_waits: StepWaits | None = None  # None: no call was matched in a step
     layer_times: Mapping[str, LayerTimes] = {}  # by layer
     framework: str = "torch"  # that trained, "keras-jax" with Keras's backend; torch where none is recorded
     traced_ratio: float | None = None  # mean traced step / median untraced one; None: none is untraced

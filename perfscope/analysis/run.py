@@ -91,6 +91,7 @@ from perfscope.analysis.steps import (
     step_time,
     throughput,
 )
+from perfscope.analysis.waits.by_step import waits_by_step
 from perfscope.analysis.waits.outside import slow_outside
 from perfscope.analysis.whole_run.analyze import whole_run
 from perfscope.analysis.whole_run.results import WholeRun
@@ -307,6 +308,7 @@ def _analysis(source: RunSource, figures: _Figures) -> RunAnalysis:
         communicators=communicators_of(source),
         execution=execution_of(source),
         arrivals=tuple(_arrivals(calls) for calls in comm.matches),
+        step_waits=waits_by_step(comm.matches),
         layer_times=ranks.traces.layers.times(figures.layers),
         framework=framework_of(records),
         samples_per_step=speed.samples_per_step,

@@ -15,6 +15,7 @@ traces have traced steps only; all of them count.
 from __future__ import annotations
 
 import math
+from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -63,6 +64,7 @@ class RankSteps(Struct, frozen=True, kw_only=True, eq=False):
     starts: Int64  # of every step, ns on its host's monotonic clock (imports: the trace's)
     is_counted: NDArray[np.bool_]  # which of them the quantiles are taken over
     is_traced: NDArray[np.bool_]  # which of them a window traced
+    traced_numbers: Int64  # of those, as their windows number them
     input_wait_ns: int | None  # median over the counted steps
     mean_input_wait_ns: float | None  # mean over them
     samples: BatchSizes | None
@@ -80,7 +82,11 @@ class RankSteps(Struct, frozen=True, kw_only=True, eq=False):
     @property
     def marks(self) -> StepMarks:
         """What each step is."""
-        return StepMarks(counted=self.is_counted.tobytes(), traced=self.is_traced.tobytes())
+        return StepMarks(
+            counted=self.is_counted.tobytes(),
+            traced=self.is_traced.tobytes(),
+            numbers=array("q", self.traced_numbers.tobytes()),
+        )
 
     @property
     def counted(self) -> Int64:
@@ -158,6 +164,7 @@ def rank_steps(
         starts=start,
         is_counted=mask,
         is_traced=window >= 0,
+        traced_numbers=whole_numbers(table, "step")[window >= 0],
         input_wait_ns=None if waits is None else round(median_of(waits)),
         mean_input_wait_ns=None if waits is None else float(waits.mean()),
         samples=_batch_sizes(table, "samples", mask),

@@ -51,7 +51,9 @@ class HeatLevel(Struct, frozen=True, kw_only=True):
 class HeatMap(Chart, Struct, frozen=True, kw_only=True):
     """Cells of rows and columns by color. `cells`: the level of each, by row; None: no value is known.
 
-    `compact`: low, with its colors in one entry of the legend.
+    `compact`: low, with its colors in one entry of the legend. `leads_to`: what a cell leads to in the
+    timeline, "step" or "layer"; "": nothing. Then `x_names` and `y_names` say what each column and row stands
+    for: steps, ranks (`first-last` of several) or a layer.
     """
 
     id: str
@@ -64,3 +66,6 @@ class HeatMap(Chart, Struct, frozen=True, kw_only=True):
     cells: tuple[tuple[int | None, ...], ...]
     caption: str = ""
     compact: bool = False
+    leads_to: str = ""
+    x_names: tuple[str, ...] = ()
+    y_names: tuple[str, ...] = ()

@@ -45,7 +45,7 @@ Json = dict[str, object]
 # Fields of the analysis that are not in the document, or are there in another form.
 LEFT_OUT = (
     *("arrivals", "calls", "layer_times", "labeled_calls", "step_series", "in_calls_ns", "waiting_ns"),
-    *("step_marks", "critical_paths", "tokens_per_s", "batch_range"),
+    *("step_marks", "step_waits", "critical_paths", "tokens_per_s", "batch_range"),
 )
 
 

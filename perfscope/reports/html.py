@@ -28,6 +28,7 @@ SCRIPTS = (
     "format.js",
     "page.js",
     "machine.js",
+    "heatmap.js",
     "icicle.js",
     "links.js",
     "places.js",
@@ -130,7 +131,7 @@ def _environment() -> jinja2.Environment:
 
 def _data(pictures: Iterable[Picture], timelines: Sequence[Timeline]) -> Json:
     """What the scripts need: hook -> id -> data of the chart, and the timeline."""
-    by_hook: dict[str, Json] = {"series": {}, "counters": {}, "curves": {}}
+    by_hook: dict[str, Json] = {"series": {}, "counters": {}, "curves": {}, "heat": {}}
     for picture in pictures:
         if picture.data is not None:
             by_hook.setdefault(picture.hook, {})[picture.id] = picture.data()

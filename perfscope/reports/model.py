@@ -243,7 +243,11 @@ class ChartLine(Struct, frozen=True, kw_only=True):
 
 
 class LineChart(Chart, Struct, frozen=True, kw_only=True):
-    """Lines on one axis each. `shaded`: first and last x of each traced window. `band`: what bands cover."""
+    """Lines on one axis each. `shaded`: first and last x of each traced window. `band`: what bands cover.
+
+    `steps`: number of the first step of each point and, last, of the step behind them: a point leads to its
+    steps in the timeline; () = it does not. `slowest`: the rank with the longest step at each point.
+    """
 
     id: str
     title: str
@@ -253,6 +257,8 @@ class LineChart(Chart, Struct, frozen=True, kw_only=True):
     shaded: tuple[tuple[int, int], ...] = ()
     band: str = ""
     compact: bool = False  # one line, whose name the legend has
+    steps: tuple[int, ...] = ()
+    slowest: tuple[int, ...] = ()
 
 
 class Note(Struct, frozen=True, kw_only=True):

@@ -47,7 +47,7 @@ MOST_PAGES = 12
 MOST_ROWS = (60, 16, 8, 5)  # of a table; the first with which the report fits on MOST_PAGES
 SHORT_TEXT = 26  # characters that a column may take whole
 MANY_COLUMNS, SHORT_TITLE = 6, 10
-HALF = 0.48 * WIDTH  # pixels
+HALF, THIRD = 0.48 * WIDTH, 0.31 * WIDTH  # pixels
 BREAK = "\u200b"  # zero-width space: a line may end here
 
 
@@ -110,18 +110,18 @@ def pdf_data(report: Report, most_rows: int = MOST_ROWS[0]) -> Json:
         "overview": None
         if overview is None
         else {"title": overview.title, "svg": paper_svg(lay_out(overview))},
-        "trend": [_trend(block) for block in report.trend],
+        "trend": [_trend(block, len(report.trend)) for block in report.trend],
         "figures": [{"title": f.title, "value": f.value, "note": soft(f.note)} for f in report.figures],
         "sections": [_section(section) for section in sections],
     }
 
 
-def _trend(block: Chart | Note) -> Json:
-    """A chart as wide as half the page, or the note that there is none."""
+def _trend(block: Chart | Note, num_beside: int) -> Json:
+    """A chart of so many beside each other, or the note that there is none."""
     if isinstance(block, Note):
         return _note_json(block)
     picture = lay_out(block)
-    return _picture(picture.title, paper_svg(picture, HALF), picture.caption)
+    return _picture(picture.title, paper_svg(picture, THIRD if num_beside > 2 else HALF), picture.caption)
 
 
 def _shortened(section: Section, most_rows: int) -> Section:

@@ -8,16 +8,20 @@ import pytest
 from click.testing import CliRunner
 
 from perfscope.cli.main import cli
+from perfscope.reports.build import build_report
 from perfscope.reports.gate_history.build import build_history_report
 from perfscope.reports.html import render_html
 from perfscope.reports.study.build import build_study_report
 from tests.support.site_runs import write_many
 from tests.unit.gate.test_trend import made_history, of
 from tests.unit.reports.study.test_report import everything
-from tests.unit.reports.test_synthetic import synthetic_timeline
+from tests.unit.reports.test_synthetic import synthetic_analysis, synthetic_timeline
 
 pytest.importorskip("selenium", reason="the browser tests drive Chromium through selenium")
 
+from selenium.webdriver import Keys
+
+from tests.browser.test_timeline_browser import press
 from tests.support.axe import axe_script, violations
 from tests.support.browser import Browser, browser, pytestmark, report
 
@@ -47,12 +51,20 @@ def pages(tmp_path_factory: pytest.TempPathFactory, report: Path) -> dict[str, P
     plan = folder / "plan.html"
     arguments = ["plan", "--model", "gpt-nano", "--cluster", "1x2", "--no-calibrate", "-o", str(plan)]
     CliRunner().invoke(cli, arguments, catch_exceptions=False, standalone_mode=False)
-    dashboard = folder / "site" / "index.html"
-    return {"report": report, "compare": compare, "history": history, "dashboard": dashboard, "plan": plan}
+    untraced = folder / "untraced.html"
+    untraced.write_text(render_html(build_report(synthetic_analysis(), None)), encoding="utf-8")
+    return {
+        "report": report,
+        "untraced": untraced,
+        "compare": compare,
+        "history": history,
+        "dashboard": folder / "site" / "index.html",
+        "plan": plan,
+    }
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("kind", ["report", "compare", "history", "dashboard", "plan"])
+@pytest.mark.parametrize("kind", ["report", "untraced", "compare", "history", "dashboard", "plan"])
 @pytest.mark.parametrize("width", [1300, 390])
 def test_axe_finds_nothing(
     browser: Browser, axe: str, pages: dict[str, Path], kind: str, theme: str, width: int
@@ -61,6 +73,11 @@ def test_axe_finds_nothing(
     if kind == "report":
         browser.js("location.hash = '#timeline&from=1000000&to=9000000'")
         browser.until(lambda: bool(browser.canvas("range")))
+        # A cell of a map is pointed at, and the timeline says that its step was not traced.
+        browser.js("location.hash = '#timeline&steps=50&ranks=2'")
+        browser.until(lambda: browser.find("#tl-note").text)
+        browser.js("document.querySelector('[data-heat=\"steps-map\"]').focus()")
+        press(browser, Keys.ARROW_RIGHT)
     assert violations(browser, axe) == []
 
 

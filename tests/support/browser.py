@@ -13,7 +13,7 @@ import pytest
 
 from perfscope.reports.build import build_report
 from perfscope.reports.html import render_html
-from tests.unit.reports.test_synthetic import synthetic_analysis, synthetic_timeline
+from tests.unit.reports.test_synthetic import synthetic_analysis, synthetic_timeline, with_maps
 
 pytest.importorskip("selenium", reason="the browser tests drive Chromium through selenium")
 
@@ -121,7 +121,8 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("report") / "report.html"
-    path.write_text(render_html(build_report(synthetic_analysis(), synthetic_timeline())), encoding="utf-8")
+    made = build_report(with_maps(synthetic_analysis()), synthetic_timeline())
+    path.write_text(render_html(made), encoding="utf-8")
     return path
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from msgspec import Struct
 
+from perfscope.analysis.intervals import Int64
 from perfscope.analysis.missing import Missing
 from perfscope.vocabulary.lateness import LateReason
 
@@ -98,6 +101,21 @@ class RankWait(Struct, frozen=True, kw_only=True):
     exposed_wait_ns: int  # the part of it that no computation hid
     num_late: int  # collectives that it entered last, all windows
     held_ns: int  # time in which the others had entered one of these and it had not (union), per step
+
+
+class StepWaits(Struct, frozen=True, kw_only=True, eq=False):
+    """How long each rank waits for others in its calls of each traced step.
+
+    Attributes:
+        ranks: rows.
+        windows, steps: of each column.
+        wait_ns: shape (ranks, steps), union over the rank's calls; -1: none of its calls was matched there.
+    """
+
+    ranks: tuple[int, ...]
+    windows: Sequence[int]
+    steps: Sequence[int]
+    wait_ns: Int64
 
 
 class StepStraggler(Struct, frozen=True, kw_only=True):

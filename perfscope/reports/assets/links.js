@@ -1,5 +1,5 @@
 // Where a link leads: `#layers&filter=blocks.0`, `#layers-table&row=features.3.conv`,
-// `#timeline&window=0&t0=0&t1=9000&find=all_reduce&rank=3&pin=3`. The page keeps its state in its address (place,
+// `#timeline&window=0&t0=0&t1=9000&find=all_reduce&rank=3&pin=3`, `#timeline&steps=40-44&ranks=3`. The page keeps its state in its address (place,
 // zoom, filters, theme), so that the address is a link to what is shown.
 
 function readFragment() {
@@ -57,7 +57,8 @@ function choose(name, value) {
 
 function revealNamed(place, name) {
   const rows = [...place.querySelectorAll("[data-table] tbody tr")];
-  const row = rows.find((one) => [...one.cells].some((cell) => cell.dataset.v === name));
+  const names = (row) => [...row.cells].filter((cell) => !cell.classList.contains("right") || "rank" in cell.dataset);
+  const row = rows.find((one) => names(one).some((cell) => cell.dataset.v === name));
   if (row) revealRow(row.closest("table"), row);
 }
 

@@ -169,6 +169,7 @@ function startSeries(chart, data) {
       cursor.style.visibility = "visible";
     }
     const rows = data.lines.map((line) => [line.label, formatNs(line.y[at])]);
+    if (data.slowest.length) rows.push(["slowest", `rank ${data.slowest[at]}`]);
     const box = plot.getBoundingClientRect();
     showTip(`${data.x_title} ${formatCount(x)}`, rows, box.left + (box.width * x) / data.x_max, y ?? box.top + 30);
   };
@@ -176,6 +177,16 @@ function startSeries(chart, data) {
     for (const cursor of cursors) cursor.style.visibility = "hidden";
     hideTip();
   };
+  const panels = [...chart.querySelectorAll(".row:not(.axis-row)")];
+  // The steps of the point, on the panel's rank or on the slowest one.
+  const go = (panel) => {
+    if (at < 0 || !data.steps.length) return;
+    const [first, last] = [data.steps[at], data.steps[at + 1] - 1];
+    const [, own] = /^rank (\d+)$/.exec((data.lines[panels.indexOf(panel)] || {}).label) || [];
+    showSteps(last > first ? `${first}-${last}` : String(first), String(own ?? data.slowest[at] ?? ""));
+    hideTip();
+  };
+  chart.addEventListener("click", (event) => go(event.target.closest(".row")));
   chart.addEventListener("pointermove", (event) => {
     const box = plot.getBoundingClientRect();
     const x = ((event.clientX - box.left) / box.width) * data.x_max;
@@ -189,6 +200,7 @@ function startSeries(chart, data) {
   chart.addEventListener("keydown", (event) => {
     const moves = { ArrowRight: 1, ArrowLeft: -1, PageDown: 10, PageUp: -10 };
     if (event.key === "Escape") hide();
+    if (event.key === "Enter") go(null);
     if (!moves[event.key]) return;
     event.preventDefault();
     show(at + moves[event.key]);

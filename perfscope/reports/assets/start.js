@@ -86,6 +86,7 @@ function start() {
   startSectionMarker();
   for (const chart of document.querySelectorAll("[data-chart]")) startStackedChart(chart);
   for (const chart of document.querySelectorAll("[data-series]")) startSeries(chart, data.series[chart.dataset.series]);
+  for (const chart of document.querySelectorAll("[data-heat]")) startHeatMap(chart, data.heat[chart.dataset.heat]);
   for (const figure of document.querySelectorAll("[data-counters]")) startCounters(figure, data.counters[figure.dataset.counters]);
   for (const figure of document.querySelectorAll("[data-roofline]")) startRoofline(figure);
   for (const figure of document.querySelectorAll("[data-curves]")) startCurves(figure, data.curves[figure.dataset.curves]);

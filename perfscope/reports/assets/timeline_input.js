@@ -43,6 +43,15 @@ function detailsTitle(text) {
   return title;
 }
 
+// [first, last] of `5` or `3-5`; null: it is neither.
+function rangeOf(text) {
+  const [, first, last] = /^(\d+)(?:-(\d+))?$/.exec(text ?? "") || [];
+  const range = [Number(first), Number(last ?? first)];
+  return range[0] <= range[1] ? range : null;
+}
+
+const isWithin = (range, number) => Boolean(range) && number >= range[0] && number <= range[1];
+
 class TimelineInput {
   constructor(view) {
     this.view = view;
@@ -106,27 +115,34 @@ class TimelineInput {
     return [...new Set(this.view.data.raw.flatMap((window) => window.lanes.map((lane) => lane.rank)))];
   }
 
-  // Follows a link: the window, the ranks on top, then the longest span of what is looked for, on a rank if one
-  // is named, or a range.
+  // Follows a link: the window, the ranks on top, then steps, the longest span of what is looked for, on a rank if
+  // one is named, or a range.
   goTo(params) {
     if (!params.size) return;
     const { view } = this;
     const number = (name) => (params.has(name) ? Number(params.get(name)) : NaN);
+    const ranks = rangeOf(params.get("ranks"));
+    const steps = this.stepsNear(rangeOf(params.get("steps")), ranks);
     const select = byId("tl-window");
-    if (number("window") in view.data.raw && number("window") !== view.index) {
-      select.value = String(number("window"));
+    const index = steps ? steps.index : number("window");
+    if (index in view.data.raw && index !== view.index) {
+      select.value = String(index);
       select.dispatchEvent(new Event("change"));
     }
     if (params.has("group") || params.has("t0")) this.groups.choose(params.get("group"));
     const pins = (params.get("pin") || "").split(",").filter(Boolean).map(Number);
-    view.pin(pins.filter((pinned) => view.ranks.some((entry) => entry.rank === pinned)));
+    const drawn = view.ranks.map((entry) => entry.rank);
+    const meant = drawn.filter((one) => isWithin(ranks, one));
+    view.pin([...pins.filter((pinned) => drawn.includes(pinned)), ...meant]);
+    this.tellOf(rangeOf(params.get("steps")), steps, meant.length ? null : ranks);
     const text = params.get("find") || "";
     byId("tl-search").value = text;
     this.search(text);
-    const rank = number("rank");
+    const rank = params.has("rank") ? number("rank") : meant[0] ?? NaN;
     const at = text ? this.longestHit(rank) : -1;
     const hasRange = number("t1") > number("t0");
     if (hasRange) view.show(number("t0"), number("t1"));
+    else if (steps) view.show(steps.start - (steps.end - steps.start) * 0.02, steps.end + (steps.end - steps.start) * 0.02);
     if (number("to") > number("from")) this.range.select([number("from"), Math.min(number("to"), view.window.dur)]);
     if (at >= 0) {
       this.hitAt = at;
@@ -135,6 +151,43 @@ class TimelineInput {
     }
     const lanes = view.ranks.find((entry) => entry.rank === rank);
     if (lanes && at < 0) view.scroller.scrollTop = lanes.top - AXIS - 6;
+  }
+
+  // Traced steps within a range, or the nearest one: window, numbers, and times of the ranks that are meant, or of
+  // all. null: there is none.
+  stepsNear(range, ranks) {
+    if (!range) return null;
+    const away = (step) => Math.max(range[0] - step, step - range[1], 0);
+    let best = null;
+    this.view.data.raw.forEach((window, index) => {
+      for (const [, step] of window.steps) if (!best || away(step) < away(best.step)) best = { index, step };
+    });
+    if (!best) return null;
+    const marks = this.view.data.raw[best.index].steps.filter(([, step]) => (away(best.step) ? step === best.step : !away(step)));
+    const own = marks.filter(([rank]) => isWithin(ranks, rank));
+    const chosen = own.length ? own : marks;
+    return {
+      index: best.index,
+      first: Math.min(...chosen.map(([, step]) => step)),
+      isTraced: !away(best.step),
+      start: Math.min(...chosen.map(([, , start]) => start)),
+      end: Math.max(...chosen.map(([, , start, dur]) => start + dur)),
+    };
+  }
+
+  // What of a link the timeline does not have.
+  tellOf(range, steps, ranks) {
+    const texts = [];
+    const several = ([first, last]) => last > first;
+    const name = (what, pair) => (several(pair) ? `${what}s ${pair.map(formatCount).join(" to ")}` : `${what} ${formatCount(pair[0])}`);
+    if (range && steps && !steps.isTraced) {
+      texts.push(`${name("Step", range)} ${several(range) ? "were" : "was"} not traced: this is step ${formatCount(steps.first)}, the nearest traced one.`);
+    }
+    if (range && !steps) texts.push("The traces have no step marks.");
+    if (ranks) texts.push(`${name("Rank", ranks)} ${several(ranks) ? "have" : "has"} no lanes here.`);
+    const note = byId("tl-note");
+    note.hidden = !texts.length;
+    note.textContent = texts.join(" ");
   }
 
   // Index of the longest hit, on `rank` unless that is NaN; -1: there is none.

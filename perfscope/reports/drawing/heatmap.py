@@ -6,7 +6,16 @@ import itertools
 from collections.abc import Iterator, Sequence
 
 from perfscope.reports.distributions import HeatMap
-from perfscope.reports.drawing.picture import Box, LegendEntry, Panel, Picture, lay_out, x_axis, y_axis
+from perfscope.reports.drawing.picture import (
+    Box,
+    Json,
+    LegendEntry,
+    Panel,
+    Picture,
+    lay_out,
+    x_axis,
+    y_axis,
+)
 from perfscope.reports.drawing.shapes import Cells, Rect, Shape
 from perfscope.reports.geometry import Tick
 
@@ -43,7 +52,23 @@ def _heat_map(chart: HeatMap) -> Picture:
         axis=x_axis(_every(chart.x_labels, MOST_LABELS)),
         x_title=chart.x_title,
         y_title="" if chart.compact else chart.y_title,
+        hook="heat" if chart.leads_to else "",
+        keys="Arrow keys step through the cells, Enter shows one in the timeline." if chart.leads_to else "",
+        data=(lambda: _data(chart)) if chart.leads_to else None,
     )
+
+
+def _data(chart: HeatMap) -> Json:
+    """`cells`: a text a row, a digit a cell, "." where no value is known."""
+    return {
+        "to": chart.leads_to,
+        "x_title": chart.x_title,
+        "x": chart.x_names,
+        "y_title": chart.y_title,
+        "y": chart.y_names,
+        "levels": [level.title for level in chart.levels],
+        "cells": ["".join("." if level is None else str(level) for level in row) for row in chart.cells],
+    }
 
 
 def _entry(key: str, title: str) -> LegendEntry:
@@ -54,7 +79,8 @@ def _scale(chart: HeatMap) -> tuple[LegendEntry, ...]:
     """All colors in one entry, with the values at both ends."""
     looks = [f"q-{entry.key}" for entry in chart.levels]
     sample = tuple(Rect(x=14.0 * at, width=14, height=12, look=look) for at, look in enumerate(looks))
-    ends = f"{chart.levels[0].title} … {chart.levels[-1].title}"
+    low, high = chart.levels[0].title, chart.levels[-1].title
+    ends = f"{low.replace('below', '<')} … {high.replace('from', '≥')}"
     return (LegendEntry(title=ends, sample=sample, width=14.0 * len(looks)),)
 
 

@@ -33,7 +33,8 @@ def _series(chart: LineChart) -> Picture:
         axis=x_axis(geometry.count_ticks(frame.x_max, 8), marks=False),
         x_title=chart.x_title,
         hook="series",
-        keys="Left and right arrow step through it.",
+        keys="Left and right arrow step through it."
+        + (" Enter shows a step in the timeline." if chart.steps else ""),
         data=lambda: _data(chart, frame.x_max),
     )
 
@@ -45,7 +46,7 @@ def _legend(chart: LineChart) -> tuple[LegendEntry, ...]:
         entries.append(LegendEntry(title=chart.band, sample=(Rect(x=0, width=14, height=12, look="band"),)))
     if chart.shaded:
         shade = Rect(x=3, width=8, height=12, look="ct-window")
-        entries.append(LegendEntry(title="traced window", sample=(shade,)))
+        entries.append(LegendEntry(title="traced" if chart.compact else "traced window", sample=(shade,)))
     return tuple(entries)
 
 
@@ -88,4 +89,10 @@ def _panel(chart: LineChart, frame: geometry.SeriesFrame, line: ChartLine) -> Pa
 
 def _data(chart: LineChart, x_max: int) -> Json:
     lines = [{"label": line.label, "x": line.x, "y": line.y} for line in chart.lines]
-    return {"x_title": chart.x_title, "x_max": x_max, "lines": lines}
+    return {
+        "x_title": chart.x_title,
+        "x_max": x_max,
+        "lines": lines,
+        "steps": chart.steps,
+        "slowest": chart.slowest,
+    }

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from perfscope.analysis.results import LayerResult, RunAnalysis
 from perfscope.reports.display import path_end, visible
 from perfscope.reports.distributions import HeatLevel, HeatMap
-from perfscope.reports.sections.step_map import binned
+from perfscope.reports.sections.step_map import binned, spans
 
 MOST_COLUMNS, MOST_ROWS = 100, 20
 LONGEST_NAME = 12  # the room left of a map
@@ -57,6 +57,9 @@ def layer_map(analysis: RunAnalysis, layers: Sequence[LayerResult], root_name: s
                 for row in zip(levels, cells, strict=True)
             ),
             caption=_caption(per_column),
+            leads_to="layer",
+            x_names=spans(ranks, per_column),
+            y_names=tuple(visible(layer.layer) for layer in shared),
         ),
     )
 

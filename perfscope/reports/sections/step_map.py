@@ -1,19 +1,33 @@
-"""Map "Step time of each rank", of the first screen."""
+"""Maps of ranks by step, of the first screen: "Step time of each rank", "Waiting of each rank"."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from perfscope import units
 from perfscope.analysis.results import RunAnalysis
 from perfscope.reports.distributions import HeatLevel, HeatMap
-from perfscope.reports.sections.steps import step_table
+from perfscope.reports.sections.steps import step_numbers, step_table
 
 MOST_COLUMNS, MOST_ROWS = 200, 64
 MOST_CELLS = 2000  # the page's size
 NUM_LEVELS = 6
 BULK = (2, 98)  # percentiles of the values between which the colors differ
+
+
+class _Times(Struct, frozen=True, kw_only=True, eq=False):
+    """What a map shows: a row a rank, a column a step, nan where no value is known, ns."""
+
+    id: str
+    title: str
+    table: NDArray[np.float64]
+    ranks: Sequence[int]
+    steps: Sequence[int]
+    about: str = ""  # a sentence
 
 
 def step_map(analysis: RunAnalysis) -> tuple[HeatMap, ...]:
@@ -22,35 +36,73 @@ def step_map(analysis: RunAnalysis) -> tuple[HeatMap, ...]:
     longest = max(map(len, series.values()), default=0)
     if len(series) < 2 or longest < 2:
         return ()
-    table = step_table(list(series.values()))
-    per_row = -(-len(series) // MOST_ROWS)
-    num_rows = -(-len(series) // per_row)
-    per_column = -(-longest // min(MOST_COLUMNS, MOST_CELLS // num_rows))
-    means = binned(table, per_row, per_column)
+    return _map(
+        _Times(
+            id="steps-map",
+            title="Step time of each rank",
+            table=step_table(list(series.values())),
+            ranks=list(series),
+            steps=step_numbers(analysis).tolist(),
+        )
+    )
+
+
+def wait_map(analysis: RunAnalysis) -> tuple[HeatMap, ...]:
+    """Waiting for other ranks in calls by rank and traced step; () where nothing is known or all is alike."""
+    waits = analysis.step_waits
+    if waits is None or len(waits.ranks) < 2:
+        return ()
+    return _map(
+        _Times(
+            id="waits-map",
+            title="Waiting of each rank for others",
+            table=np.where(waits.wait_ns >= 0, waits.wait_ns, np.nan),
+            ranks=waits.ranks,
+            steps=waits.steps,
+            about="Traced steps: until the last rank entered a call.",
+        )
+    )
+
+
+def _map(times: _Times) -> tuple[HeatMap, ...]:
+    num_ranks, num_steps = times.table.shape
+    per_row = -(-num_ranks // MOST_ROWS)
+    num_rows = -(-num_ranks // per_row)
+    per_column = -(-num_steps // min(MOST_COLUMNS, MOST_CELLS // num_rows))
+    means = binned(times.table, per_row, per_column)
     low, high = np.percentile(means[np.isfinite(means)], BULK)
     if low >= high:
         return ()
     inner = np.linspace(low, high, NUM_LEVELS + 1)[1:-1]
     levels = np.digitize(means, inner)
-    ranks = list(series)
     means_of = [f"{per_column} steps"] * (per_column > 1) + [f"{per_row} ranks"] * (per_row > 1)
+    blocks = f"Each cell is the mean of up to {' of '.join(means_of)}." if means_of else ""
     return (
         HeatMap(
-            id="steps-map",
-            title="Step time of each rank",
+            id=times.id,
+            title=times.title,
             x_title="step",
-            x_labels=tuple(f"{number:,}" for number in range(0, longest, per_column)),
+            x_labels=tuple(f"{number:,}" for number in times.steps[::per_column]),
             y_title="rank",
-            y_labels=tuple(str(rank) for rank in ranks[::per_row]),
+            y_labels=tuple(str(rank) for rank in times.ranks[::per_row]),
             levels=_levels(inner),
             cells=tuple(
                 tuple(int(level) if np.isfinite(mean) else None for level, mean in zip(*row, strict=True))
                 for row in zip(levels, means, strict=True)
             ),
             compact=True,
-            caption=f"Each cell is the mean of up to {' of '.join(means_of)}." if means_of else "",
+            caption=f"{times.about} {blocks}".strip(),
+            leads_to="step",
+            x_names=spans(times.steps, per_column),
+            y_names=spans(times.ranks, per_row),
         ),
     )
+
+
+def spans(numbers: Sequence[int], each: int) -> tuple[str, ...]:
+    """`first-last` of so many numbers at a time; the number where that is one."""
+    blocks = (numbers[start : start + each] for start in range(0, len(numbers), each))
+    return tuple(f"{block[0]}-{block[-1]}" if block[0] != block[-1] else str(block[0]) for block in blocks)
 
 
 def binned(table: NDArray[np.float64], per_row: int, per_column: int) -> NDArray[np.float64]:

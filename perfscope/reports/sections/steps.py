@@ -335,6 +335,7 @@ def series_section(analysis: RunAnalysis) -> Section:
         lines=lines,
         caption=caption,
         shaded=traced_stretches(analysis),
+        steps=point_steps(analysis, -(-longest // MOST_POINTS)),
     )
     return Section(
         id="steps",
@@ -352,6 +353,28 @@ def traced_stretches(analysis: RunAnalysis) -> tuple[tuple[int, int], ...]:
         traced[1 : len(entry) + 1] |= entry
     edges = np.flatnonzero(traced[1:] != traced[:-1]).tolist()
     return tuple((first, after - 1) for first, after in zip(edges[::2], edges[1::2], strict=True))
+
+
+def step_numbers(analysis: RunAnalysis) -> NDArray[np.int64]:
+    """Number of each step, in order: windows say it of theirs, and the others count on from there."""
+    offset: dict[int, int] = {}
+    for entry in analysis.step_marks.values():
+        indices = np.flatnonzero(np.frombuffer(entry.traced, np.bool_)).tolist()
+        if len(indices) == len(entry.numbers):
+            offset.update((at, number - at) for at, number in zip(indices, entry.numbers, strict=True))
+    count = np.arange(max(map(len, analysis.step_series.values()), default=0))
+    if not offset:
+        return count
+    traced = np.array(sorted(offset))
+    last = np.maximum(np.searchsorted(traced, count, side="right") - 1, 0)
+    result: NDArray[np.int64] = count + np.array([offset[at] for at in traced.tolist()])[last]
+    return result
+
+
+def point_steps(analysis: RunAnalysis, width: int) -> tuple[int, ...]:
+    """`LineChart.steps` of points that cover `width` steps each."""
+    numbers = step_numbers(analysis)
+    return (*numbers[::width].tolist(), int(numbers[-1]) + 1)
 
 
 def _series_lead(analysis: RunAnalysis) -> str:

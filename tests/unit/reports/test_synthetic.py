@@ -9,6 +9,7 @@ import dataclasses
 import random
 
 import numpy as np
+from msgspec import structs
 
 from perfscope.analysis.missing import missing_figure
 from perfscope.analysis.results import (
@@ -18,11 +19,13 @@ from perfscope.analysis.results import (
     FileProvenance,
     Finding,
     LayerResult,
+    LayerTimes,
     Quantiles,
     RankResult,
     RunAnalysis,
 )
 from perfscope.analysis.timeline_extract import LaneExtract, StepMark, TimelineExtract, WindowExtract
+from perfscope.analysis.waits.results import StepWaits
 from perfscope.rundir.schema import KINDS, PHASES
 from perfscope.vocabulary.causes import Cause
 from perfscope.vocabulary.figures import Figure
@@ -496,6 +499,22 @@ def synthetic_analysis(*, num_ranks: int = 4) -> RunAnalysis:
         provenance=provenance,
         step_series={rank.rank: series for rank, series in pairs},
     )
+
+
+def with_maps(analysis: RunAnalysis) -> RunAnalysis:
+    """With what maps need: waits by step, rank 3 being late, and layers, one of them slow on rank 2."""
+    ranks = tuple(rank.rank for rank in analysis.ranks)
+    steps = [10, 11, 12, 110, 111, 112]
+    wait = np.array(
+        [[(0 if rank == 3 else 400 * (1 + rank) + 90 * at) * US for at in range(6)] for rank in ranks]
+    )
+    times = {}
+    for layer in analysis.layers:
+        means = [[float(layer.forward_ns), float(layer.backward_ns), 1.0, 0.0, 0.0, 0.0, 0.0] for _ in ranks]
+        means[2][1] *= 1.7 if layer.layer == "features.1.conv" else 1.0
+        times[layer.layer] = LayerTimes(ranks=ranks, means=np.array(means))
+    waits = StepWaits(ranks=ranks, windows=[0, 0, 0, 1, 1, 1], steps=steps, wait_ns=wait)
+    return structs.replace(analysis, step_waits=waits, layer_times=times)
 
 
 def test_synthetic_breakdown_adds_up() -> None:

@@ -207,6 +207,7 @@ def test_the_page_is_one_inert_file(usual_html: str) -> None:
     html = usual_html
     space = "http://www.w3.org/2000/svg"
     bare = html.replace(space, "").replace(script_text(True, False), "")
+    bare = re.sub(r"'sha256-[^']+'", "", bare)  # base64 may have two slashes
     assert not re.findall(r"(?:https?:)?//[a-z0-9]", bare)
     assert not re.findall(r"\sstyle=|\son[a-z]+=|@import|url\((?!#)", bare)
     assert "default-src 'none'" in Page(html).csp

@@ -57,6 +57,7 @@ def test_many_ranks_are_means_and_equal_ones_have_no_map() -> None:
     assert len(chart.x_labels) == 100
     assert chart.cells[0][10] == 5
     assert "mean of up to 3 ranks" in chart.caption
+    assert (chart.leads_to, chart.x_names[10], chart.y_names[0]) == ("layer", "30-32", "features.0")
 
 
 def test_one_rank_has_no_map() -> None:
