@@ -17,6 +17,8 @@ from perfscope.errors import PerfscopeError
 if TYPE_CHECKING:
     from perfscope.api.listing import ListedRun
 
+_LEAST_NAME, _LEAST_VERDICT = 16, 24  # columns
+
 
 @click.command("list", context_settings=HELP)
 @click.argument("folder", type=click.Path(path_type=Path), default="perfscope-runs", metavar="[FOLDER]")
@@ -66,7 +68,7 @@ def _text(runs: Sequence[ListedRun], width: int) -> str:
     from perfscope import units
     from perfscope.reports.display import visible
     from perfscope.reports.moments import utc
-    from perfscope.reports.terminal import Style, cells, head, pad
+    from perfscope.reports.terminal import Style, cells, fit, head, pad
 
     rows = [("Started", "Run", "Ranks", "Step", "Samples/s", "Verdict")]
     for run in runs:
@@ -77,11 +79,14 @@ def _text(runs: Sequence[ListedRun], width: int) -> str:
         state = "" if run.state == "finished" else f"[{run.state}] "
         rows.append((started, visible(Path(run.path).name), ranks, step, rate, state + visible(run.verdict)))
     sizes = [max(cells(row[column]) for row in rows) for column in range(5)]
-    room = max(20, width - sum(sizes) - 2 * len(sizes))
+    # A long name makes way for the verdict.
+    others = sum(sizes) - sizes[1] + 2 * len(sizes)
+    sizes[1] = min(sizes[1], max(_LEAST_NAME, width - _LEAST_VERDICT - others))
+    room = max(width - sum(sizes) - 2 * len(sizes), 1)
     style = Style(in_color(sys.stdout))
     lines = []
     for number, row in enumerate(rows):
-        parts = [pad(row[at], sizes[at], right=at >= 2) for at in range(5)]
+        parts = [pad(fit(row[at], sizes[at]), sizes[at], right=at >= 2) for at in range(5)]
         line = "  ".join([*parts, head(row[5], room)]).rstrip()
         lines.append(style.quiet(line) if number == 0 else line)
     return "\n".join(lines) + "\n"

@@ -9,7 +9,7 @@ from perfscope.analysis.live import LiveHost, LiveRank, LiveRun
 from perfscope.messages.hangs import seconds_text
 from perfscope.messages.lists import counted, listed
 from perfscope.reports.display import visible
-from perfscope.reports.terminal import Style, cells, head, pad
+from perfscope.reports.terminal import Style, cells, head, pad, wrapped
 from perfscope.reports.values import Unit, format_value
 
 _TITLES = ("Rank", "Host", "Steps", "Step", "Samples/s", "Last step", "")
@@ -62,7 +62,7 @@ def _hangs(run: LiveRun, standing: Mapping[int, str], style: Style, width: int) 
         usual = "" if rank.step_ns is None else f" (a step usually takes {units.format_ns(rank.step_ns)})"
         text = f"! {_hang(rank)}{usual}"
         location = visible(standing.get(rank.rank, ""))
-        yield style.bold(head(f"{text}; {location}" if location else text, width))
+        yield from map(style.bold, wrapped(f"{text}; {location}" if location else text, width, first=""))
 
 
 def _hang(rank: LiveRank) -> str:
@@ -92,7 +92,9 @@ def _ranks(run: LiveRun, style: Style, width: int, most: int) -> Iterator[str]:
         line = head(line.rstrip(), width)
         yield style.quiet(line) if number == 0 else line
     if len(run.ranks) > most:
-        yield style.quiet(head(f"{len(run.ranks) - most} faster ranks are not shown (--ranks)", width))
+        more = len(run.ranks) - most
+        shown = f"{counted(more, 'faster rank')} {'is' if more == 1 else 'are'} not shown (--ranks)"
+        yield style.quiet(head(shown, width))
 
 
 def _row(rank: LiveRank) -> tuple[str, ...]:
@@ -126,7 +128,7 @@ def _hosts(run: LiveRun, style: Style, width: int) -> Iterator[str]:
     lines = [line for host in run.hosts if (line := _host(host))]
     if lines:
         yield ""
-        yield from (style.quiet(head(line, width)) for line in lines)
+        yield from (style.quiet(text) for line in lines for text in wrapped(line, width, first=""))
 
 
 def live_line(run: LiveRun, now_s: float) -> str:

@@ -145,7 +145,7 @@ def test_the_text_names_who_hangs_and_where_and_fits(growing: Growing) -> None:
         "! rank 1 has made no step for 75 s (a step usually takes 11.0 ms); "
         "in all_reduce, called from train.py:41 (average)"
     )
-    assert "1 faster ranks are not shown (--ranks)" in lines
+    assert "1 faster rank is not shown (--ranks)" in lines
     assert all(len(line) <= 60 for line in text_of(run, {}, 60))
 
 

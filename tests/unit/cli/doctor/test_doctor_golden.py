@@ -233,6 +233,13 @@ def test_golden_of_a_machine_with_everything() -> None:
     check("made-up.txt", render(made_up(), trials(), width=100).replace(__version__, "<version>"))
 
 
+@pytest.mark.parametrize("width", [80, 120])
+def test_golden_by_width_of_the_terminal(width: int) -> None:
+    text = render(made_up(), trials(), width=width).replace(__version__, "<version>")
+    assert max(map(len, text.splitlines())) <= width
+    check(f"made-up-{width}.txt", text)
+
+
 @pytest.mark.parametrize("name", ["two-socket-before", "knl-flat-snc4-before", "knl-opa-before"])
 def test_golden_of_a_captured_machine(name: str) -> None:
     tree = hardware.tree(name)

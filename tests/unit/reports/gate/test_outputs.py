@@ -50,6 +50,12 @@ def test_golden_text(name: str) -> None:
     check(f"{name}.txt", render_check(SAMPLES[name](), width=100, color=False))
 
 
+@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize("name", ["regression", "pass", "warnings-only"])
+def test_golden_text_by_width_of_the_terminal(name: str, width: int) -> None:
+    check(f"{name}-{width}.txt", render_check(SAMPLES[name](), width=width, color=False))
+
+
 @pytest.mark.parametrize("name", SAMPLES)
 def test_golden_markdown(name: str) -> None:
     check(f"{name}.md", render_markdown(SAMPLES[name]()))
