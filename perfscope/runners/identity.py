@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from perfscope.runners.compression.registry import kinds_of
+from perfscope.runners.compression.registry import find_compression, kinds_of
 from perfscope.runners.config import BenchConfig
 from perfscope.runners.data.registry import data_id, input_workers, label_noise
 from perfscope.runners.job import Job
@@ -192,7 +192,7 @@ def equality(job: Job) -> tuple[bool, str]:
     if scheme.num_microbatches(job) > 1:
         cuts.append("microbatch")
     reasons = []
-    if squeezing := [f"+{modifier}" for modifier in config.modifiers if modifier.name != "prio"]:
+    if squeezing := [f"+{modifier}" for modifier in config.modifiers if find_compression(modifier.name)]:
         reasons.append(f"{' and '.join(squeezing)} changes the gradients")
     if cuts and any(layer.kind == "norm" for layer in job.shape.layers):
         reasons.append(f"per-{' and per-'.join(cuts)} batch statistics")

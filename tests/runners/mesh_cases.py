@@ -79,7 +79,9 @@ CASES: dict[str, dict[str, BenchConfig]] = {
     },
     "eight ranks": _cases(
         *("dp=2,tp=2,pp=2", "dp=2,fsdp=2,tp=2", "fsdp=2,tp=2,pp=2", "dp=2,fsdp=2,ep=2 moe-nano"),
+        *("dp=2,tp=2,cp=2", "dp=2,cp=2,pp=2"),
     ),
+    "sixteen ranks": _cases("dp=2,tp=2,cp=2,pp=2", "dp=2,fsdp=2,tp=2,pp=2"),
 }
 
 

@@ -53,6 +53,7 @@ TRAINED: dict[int, dict[str, BenchConfig]] = {
         "auto, first layer model parallel": configure("hy.auto", 2, model="mlp"),
         "numa": configure("hy.numa_replica", 2),
         "owt+fp16": configure("hy.owt+fp16", 2),
+        "owt, overlapped": configure("hy.owt+overlap", 2),
     },
     4: {
         "gpipe": configure("pp.gpipe", 4),

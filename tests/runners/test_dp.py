@@ -18,7 +18,7 @@ from perfscope.runners.mesh import Mesh
 from perfscope.runners.models.registry import build_model
 from perfscope.runners.planning import plan
 from perfscope.runners.schemes.dp_ddp import ddp_buckets
-from perfscope.runners.schemes.dp_gradients import gradients_of
+from perfscope.runners.schemes.dp_gradients import gradients_by_layer
 from perfscope.runners.schemes.dp_local import DiLoCo
 from perfscope.runners.schemes.dp_senders import NewestFirst
 from perfscope.runners.schemes.dp_update import owned
@@ -352,7 +352,7 @@ class _Done(PendingExchange):
 def test_priority_lets_new_layers_overtake_and_then_goes_in_forward_order() -> None:
     # 1 KiB: 256 elements of float32
     model = nn.Sequential(*(nn.Linear(size, 1, bias=False) for size in (102, 102, 640, 896)))
-    layers = gradients_of(model)
+    layers = gradients_by_layer(model.named_parameters())
     exchange = _Recorder()
     group = comm.Group("data", (0,), 0, None, comm.Ledger())
     sender = NewestFirst(bench("dp.perlayer+prio", 1, chunk_kb=1), exchange, group, layers)

@@ -29,6 +29,7 @@ pytestmark = pytest.mark.torch
 LENET = ("--model", "lenet", "--input", "3x32x32")
 WIDE = ("--model", "smallcnn", "--input", "3x16x16")
 TOKENS = ("--model", "transformer", "--input", "32")
+CLICKS = ("--model", "dlrm-nano", "--input", "16")
 QUIET = (
     "--ceilings",
     "off",
@@ -65,7 +66,7 @@ class Case:
 
     def __init__(self, folder: Path, scheme: str, ranks: int, model: Sequence[str]) -> None:
         words = ["run", scheme, "--ranks", str(ranks), "--batch", "24", "--steps", str(STEPS)]
-        words += ["--period", "1"] if scheme == "dp.local_sgd" else []
+        words += ["--period", "1"] if scheme in ("dp.local_sgd", "dp.diloco") else []
         done = bench(*words, *model, *QUIET, "-o", "run", cwd=folder)
         assert done.returncode == 0, done.stderr
         ingest_run(folder / "run")
@@ -172,6 +173,8 @@ _ELASTIC = ("easgd.sync1", "easgd.sync2", "easgd.sync_ar")
 _SPLIT = ("mp.filter", "mp.channel", "mp.fc_tp", "mp.spatial")
 _PIPELINES = ("pp.gpipe", "pp.1f1b", "pp.interleaved")
 _HYBRIDS = ("hy.filter_dp", "hy.channel_dp", "hy.fctp_dp", "hy.owt", "hy.auto", "hy.pp_dp", "hy.numa_replica")
+_CONTEXT, _TABLES = ("cp.gather", "cp.ring", "cp.all_to_all"), ("emb.table", "emb.row", "emb.column")
+_NEWER = (*_CONTEXT[1:], *_TABLES, "dp.gossip", "dp.diloco", "hy.owt+overlap")
 # The exchange of a step is under way while the next one begins.
 _OVERLAPPED = ("dp.fwd_overlap", "easgd.sync3")
 # A message may be under way as the window opens or closes.
@@ -182,7 +185,8 @@ _SLOW = {
     *((scheme, 2) for scheme in ("ps.async_msgd", "easgd.original", "easgd.sync1")),
     *((scheme, 2) for scheme in ("mp.filter", "mp.channel", "mp.spatial", "hy.numa_replica", "hy.owt")),
     *((scheme, 2) for scheme in ("pp.gpipe", "pp.1f1b", "pp.interleaved", "cp.gather")),
-    *((scheme, 4) for scheme in ("hy.fctp_dp", "hy.pp_dp", "dp.hsdp")),
+    *((scheme, 2) for scheme in _NEWER),
+    *((scheme, 4) for scheme in ("hy.fctp_dp", "hy.pp_dp", "dp.hsdp", "dp.hierarchical", "hy.pp_dp+overlap")),
 }
 _CASES = [
     *(
@@ -196,6 +200,8 @@ _CASES = [
     *((scheme, ranks) for scheme in _PIPELINES[:2] for ranks in (2, 4)),
     *(("pp.interleaved", ranks) for ranks in (2, 3)),
     *(("cp.gather", ranks) for ranks in (2, 4)),
+    *((scheme, 2) for scheme in _NEWER),
+    *((scheme, 4) for scheme in ("dp.hierarchical", "hy.pp_dp+overlap", "hy.filter_dp+overlap")),
 ]
 
 
@@ -228,7 +234,9 @@ def test_every_call_has_the_layer_axis_and_bytes_of_the_scheme(
 
 def model_for(scheme: str, ranks: int) -> Sequence[str]:
     """One that so many ranks can divide."""
-    if scheme == "cp.gather" or (scheme == "pp.interleaved" and ranks > 2):
+    if scheme in _TABLES:
+        return CLICKS
+    if scheme in _CONTEXT or (scheme == "pp.interleaved" and ranks > 2):
         return TOKENS
     return WIDE if scheme in ("mp.filter", "mp.channel") and ranks > 2 else LENET
 

@@ -198,6 +198,36 @@ def test_activations_are_the_outputs_of_the_layers() -> None:
     assert classic("lenet").activations == 2 * (maps + linear) + pooled + 16 * 5 * 5 + 10
 
 
+# M elements that leave convolutions and linear layers, and in attention the scores and what they weight, as
+# timm publishes them ("Activations") for its models of the same names.
+OF_TIMM = {
+    "resnet18": 2.48,
+    "resnet34": 3.74,
+    "resnet50": 11.11,
+    "resnet101": 16.23,
+    "resnet152": 22.56,
+    "vgg16": 13.56,
+    "vgg19": 14.86,
+    "densenet121": 6.90,
+    "inception-v3": 8.97,
+    "mobilenet-v2": 6.68,
+    "vit-tiny": 5.97,
+    "vit-small": 11.95,
+    "vit-base": 23.90,
+}
+
+
+@pytest.mark.parametrize("name", OF_TIMM)
+def test_activations_are_the_published_ones(name: str) -> None:
+    shape = published(name)
+    elements = sum(layer.out_size for layer in shape.layers if layer.kind in ("conv", "linear"))
+    for attention in shape.products:
+        heads, tokens, _ = attention.out_shape
+        elements += attention.out_size + heads * tokens**2
+    assert elements / 1e6 == pytest.approx(OF_TIMM[name], abs=0.006)
+    assert shape.activations > elements
+
+
 def published(name: str) -> ModelShape:
     info = find_model(name)
     return describe_model(config_of(name, input_shape=info.classic_input, num_classes=info.classic_classes))

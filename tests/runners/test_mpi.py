@@ -8,12 +8,15 @@ import pickle
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from perfscope.runners.config import BenchConfig
+from perfscope.runners.schemes.registry import SCHEMES as REGISTERED
+from tests.runners import test_every_scheme as every_scheme
 from tests.runners.async_cases import (
     BASE,
     alone,
@@ -22,6 +25,7 @@ from tests.runners.async_cases import (
     elastic_by_arrival,
     server_by_arrival,
 )
+from tests.runners.pp_cases import trained_alone
 
 _BESIDE = Path(sys.executable).parent / "mpiexec"  # as the mpich wheel puts it
 MPIEXEC = str(_BESIDE) if _BESIDE.exists() else shutil.which("mpiexec")
@@ -46,6 +50,9 @@ COLLECTIVES: dict[str, dict[str, Any]] = {  # schemes whose ranks step together,
     "emb.table": CLICKS,
     "cp.ring": TOKENS,
 }
+EQUAL_ON_FOUR = [
+    one.name for one in REGISTERED if "mpi" in one.backends and one.equals_serial and one.name != "serial"
+]
 
 pytestmark = [
     pytest.mark.torch,
@@ -55,8 +62,10 @@ pytestmark = [
 ]
 
 
-def under_mpi(folder: Path, target: str, configs: list[BenchConfig]) -> subprocess.CompletedProcess[str]:
-    """`target` of async_cases on NUM_RANKS ranks; results are in `folder`."""
+def under_mpi(
+    folder: Path, target: str, configs: list[BenchConfig], num_ranks: int = NUM_RANKS
+) -> subprocess.CompletedProcess[str]:
+    """`target` of async_cases on so many ranks; results are in `folder`."""
     (folder / "configs").write_bytes(pickle.dumps(configs))
     root = Path(__file__).resolve().parents[2]
     path = os.pathsep.join([str(root), *filter(None, [os.environ.get("PYTHONPATH", "")])])
@@ -64,7 +73,7 @@ def under_mpi(folder: Path, target: str, configs: list[BenchConfig]) -> subproce
         [
             str(MPIEXEC),
             "-n",
-            str(NUM_RANKS),
+            str(num_ranks),
             sys.executable,
             "-m",
             "tests.runners.async_cases",
@@ -104,6 +113,28 @@ def test_collectives_over_mpi_train_as_one_process_does(found: dict[str, list[An
     serial = alone(case("serial", 1, **COLLECTIVES[scheme])).state
     state = found[scheme][0]["state"]
     assert max(float((state[name] - serial[name]).abs().max()) for name in serial) < 1e-12
+
+
+@pytest.fixture(scope="module")
+def on_four(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
+    """Scheme -> what each of four ranks found."""
+    folder, num = tmp_path_factory.mktemp("four"), every_scheme.NUM_RANKS
+    configs = [replace(every_scheme.case(name), backend="mpi") for name in EQUAL_ON_FOUR]
+    done = under_mpi(folder, "train_all", configs, num)
+    assert done.returncode == 0, done.stderr
+    ranks = [pickle.loads((folder / f"result{rank}").read_bytes())[0] for rank in range(num)]
+    return {name: [rank[index] for rank in ranks] for index, name in enumerate(EQUAL_ON_FOUR)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", EQUAL_ON_FOUR)
+def test_every_scheme_that_equals_one_process_does_so_over_mpi(
+    on_four: dict[str, list[Any]], scheme: str
+) -> None:
+    reference, state = trained_alone(every_scheme.case(scheme)).state, on_four[scheme][0]["state"]
+    assert reference is not None and reference.keys() == state.keys()
+    assert max(float((state[name] - reference[name]).abs().max()) for name in reference) < 1e-12
+    assert all(rank["recorded"] == rank["predicted"] for rank in on_four[scheme])
 
 
 @pytest.mark.parametrize("scheme", SCHEMES[1:6])

@@ -97,6 +97,30 @@ def test_a_grid_multiplies_any_setting_and_names_say_what_differs() -> None:
 
 
 @pytest.mark.parametrize(
+    ("sweep", "grid"),
+    [
+        ({"batches": [8, 16]}, {}),
+        ({"seeds": [0, 1]}, {}),
+        ({"worlds": [2, 4]}, {}),
+        ({"meshes": ["dp=2", "dp=4"]}, {}),
+        ({"models": ["lenet", "mlp"]}, {}),
+        ({"schemes": ["dp.ddp", "dp.ddp+fp16"]}, {}),
+        ({}, {"lr": [0.1, 0.2]}),
+        ({}, {"optimizer": ["sgd", "nesterov"]}),
+        ({}, {"dtype": ["float32", "float64"]}),
+        ({}, {"backend": ["gloo", "nccl"]}),
+        ({}, {"bucket_mb": [1.0, 5.0]}),
+        ({}, {"threads": [1, 2]}),
+        ({}, {"cluster": ["", "2x1@1gbit"]}),
+    ],
+)
+def test_a_sweep_is_over_anything_that_a_run_can_set(sweep: dict[str, Any], grid: dict[str, Any]) -> None:
+    document = {"sweep": {"schemes": ["dp.ddp"], **sweep}, "grid": grid}
+    first, second = parse_sweep(document, "test", "test.toml").cells
+    assert first.name != second.name and first.digest != second.digest
+
+
+@pytest.mark.parametrize(
     ("grid", "message"),
     [
         ({"lr": [0.1, "fast"]}, "lr"),

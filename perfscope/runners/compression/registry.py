@@ -145,6 +145,10 @@ COMPRESSIONS: tuple[Compression, ...] = (
 # Modifiers that change when something is sent, not what.
 OTHER_MODIFIERS: tuple[tuple[str, str], ...] = (
     ("prio", "What the next forward pass needs first is exchanged first."),
+    (
+        "overlap",
+        "A hybrid's gradients are averaged layer by layer during the backward pass, not packed after it.",
+    ),
 )
 
 

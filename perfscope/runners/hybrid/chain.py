@@ -130,15 +130,6 @@ class Chain(nn.Module):
         return gather_partial(x, 0 if kind == GATHER_SAMPLES else 1, group)
 
 
-def split_parameters(chain: Chain, plan: ChainPlan) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
-    """(of data blocks, of model blocks), in the model's order."""
-    data: list[nn.Parameter] = []
-    model: list[nn.Parameter] = []
-    for name, value in chain.named_parameters():
-        (model if name.split(".")[0] in plan.sliced else data).append(value)
-    return data, model
-
-
 def trained_blocks(shape: ModelShape) -> Iterator[str]:
     """Top-level blocks with parameters, in order."""
     for index, block in enumerate(shape.blocks):

@@ -43,14 +43,15 @@ class LayerGradients:
     Attributes:
         index: place among the layers, in forward order.
         name: qualified module path.
-        module: holds the parameters itself.
-        params: in the module's order: weight, bias.
+        params: of the layer itself, in the module's order: weight, bias.
         flat: 1-d; the gradients one behind the other.
     """
 
-    def __init__(self, index: int, name: str, module: nn.Module, flat: torch.Tensor | None = None) -> None:
-        self.index, self.name, self.module = index, name, module
-        self.params = list(module.parameters(recurse=False))
+    def __init__(
+        self, index: int, name: str, params: Iterable[nn.Parameter], flat: torch.Tensor | None = None
+    ) -> None:
+        self.index, self.name = index, name
+        self.params = list(params)
         size = sum(param.numel() for param in self.params)
         self.flat = self.params[0].new_zeros(size) if flat is None else flat
         collect_gradients(self.params, self.flat)
@@ -62,14 +63,12 @@ class LayerGradients:
             target.copy_(mean)
 
 
-def gradients_of(model: nn.Module) -> list[LayerGradients]:
-    """Every layer that holds parameters itself, in the model's order. Sets the `.grad` of all parameters."""
-    owners = [
-        (name, layer)
-        for name, layer in model.named_modules()
-        if next(layer.parameters(False), None) is not None
-    ]
-    return [LayerGradients(index, name, module) for index, (name, module) in enumerate(owners)]
+def gradients_by_layer(named: Iterable[tuple[str, nn.Parameter]]) -> list[LayerGradients]:
+    """Parameters by the layer that their names begin with, in this order. Sets the `.grad` of all of them."""
+    layers: dict[str, list[nn.Parameter]] = {}
+    for name, param in named:
+        layers.setdefault(name.rpartition(".")[0], []).append(param)
+    return [LayerGradients(index, name, params) for index, (name, params) in enumerate(layers.items())]
 
 
 def clear(layers: Iterable[LayerGradients]) -> None:
@@ -79,16 +78,20 @@ def clear(layers: Iterable[LayerGradients]) -> None:
 
 
 def on_ready(
-    layers: Iterable[LayerGradients], ready: Callable[[LayerGradients], None], passes: Passes
+    layers: Iterable[LayerGradients],
+    ready: Callable[[LayerGradients], None],
+    passes: Passes,
+    num_passes: int = 1,
 ) -> None:
     """Calls `ready(layer)` in the last backward pass of a step as soon as a layer's gradients are complete.
 
+    `num_passes` is how many backward passes a step has that `passes` does not know of, as in a pipeline.
     Autograd runs a graph's nodes in the same order on every rank (on one device, newest first), so that
     collectives that are started from here match.
     """
 
     def watch(layer: LayerGradients) -> None:
-        missing = len(layer.params)
+        missing = needed = len(layer.params) * num_passes
 
         def hook(_: torch.Tensor) -> None:
             nonlocal missing
@@ -96,7 +99,7 @@ def on_ready(
                 return
             missing -= 1
             if missing == 0:
-                missing = len(layer.params)
+                missing = needed
                 ready(layer)
 
         for param in layer.params:

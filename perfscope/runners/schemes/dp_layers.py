@@ -20,7 +20,7 @@ from perfscope.runners.schemes.dp_gradients import (
     clear,
     collect_gradients,
     exchange_traffic,
-    gradients_of,
+    gradients_by_layer,
     on_ready,
 )
 from perfscope.runners.schemes.dp_senders import make_sender, pieces_of
@@ -93,7 +93,7 @@ class PerLayer(Replicas):
     def build(self, model: nn.Sequential) -> None:
         """See Scheme."""
         self.model = model
-        self._layers = gradients_of(model)
+        self._layers = gradients_by_layer(model.named_parameters())
         self._sender = make_sender(self.config, make_exchange(self.config), self.data_group(), self._layers)
         on_ready(self._layers, self._sender.ready, self.passes)
         self._optimizer = self._make_optimizer()
@@ -182,7 +182,7 @@ class ForwardOverlap(PerLayer):
         """See Scheme."""
         super().build(model)
         for layer in self._layers:
-            layer.module.register_forward_pre_hook(partial(self._before_forward, layer))
+            model.get_submodule(layer.name).register_forward_pre_hook(partial(self._before_forward, layer))
 
     def _make_optimizer(self) -> LayerwiseSGD:
         rate = scaled_learning_rate(self.config, self.effective_batch(self.job))

@@ -37,7 +37,7 @@ class _Slices:
         self._params = params
         padded = self.length * group.size
         self.gradient = params[0].new_zeros(padded)
-        self.layer = LayerGradients(index, name, module, self.gradient)
+        self.layer = LayerGradients(index, name, params, self.gradient)
         self._numel = numel
         self._slice = params[0].new_zeros(self.length)
         self._all = params[0].new_zeros(padded)

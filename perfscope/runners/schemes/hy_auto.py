@@ -22,7 +22,7 @@ class Auto(HybridChain):
         "outputs) if b|x| < |w|, where b = B as all P ranks form the model group; else data parallel. With "
         "--mesh dp=D,tp=M groups of M ranks, with b = B/D samples, take the place of the P ranks. Layers "
         "whose outputs the group does not divide, norms and blocks with branches or shortcuts are data "
-        "parallel. Moves as in hy.owt."
+        "parallel. Moves, and +overlap, as in hy.owt."
     )
     volume = (
         "2(P-1)/P * (SUM_data |w| + SUM_model B*|x| + SUM B*|y|/P where a data layer or the loss follows a "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from perfscope.runners.schemes.base import hybrid_axes
+from perfscope.runners.schemes.data_average import OVERLAP
 from perfscope.runners.schemes.dp_gradients import CODECS
 from perfscope.runners.schemes.mp_channel import Channel
 from perfscope.runners.schemes.mp_fctp import FcTensorParallel
@@ -12,7 +13,7 @@ from perfscope.vocabulary.taxonomy import Topology
 
 _AVERAGED = (
     "; each rank packs the gradients of what it holds into one buffer, which the data group averages "
-    "before the update."
+    "before the update; with +overlap each layer's as soon as the backward pass has completed it."
 )
 
 
@@ -27,7 +28,7 @@ class FilterData(Filter):
         "2(D-1)/D * (|w|/M) e"
     )
     splits = (Axis.DP, Axis.TP)
-    modifiers = CODECS
+    modifiers = CODECS | {OVERLAP}
     axes = hybrid_axes(Topology.ALL_GATHER, "all_gather, reduce_scatter; all_reduce")
 
 
@@ -42,7 +43,7 @@ class ChannelData(Channel):
         "for the last, and 2(D-1)/D * (|w|/M) e"
     )
     splits = (Axis.DP, Axis.TP)
-    modifiers = CODECS
+    modifiers = CODECS | {OVERLAP}
     axes = hybrid_axes(Topology.ALL_GATHER, "reduce_scatter, all_gather; all_reduce")
 
 
@@ -54,5 +55,5 @@ class FcTensorData(FcTensorParallel):
     rule = "mp.fc_tp in each group on its b = B/D samples" + _AVERAGED
     volume = "mp.fc_tp with b = B/D, and 2(D-1)/D * (|w_conv| + |w_fc|/M) e"
     splits = (Axis.DP, Axis.TP)
-    modifiers = CODECS
+    modifiers = CODECS | {OVERLAP}
     axes = hybrid_axes(Topology.ALL_REDUCE, "all_reduce in groups and over data parts")

@@ -9,9 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from perfscope.runners import comm
 from perfscope.runners.collect import collect_state, layout_of
-from perfscope.runners.compression.registry import make_exchange
 from perfscope.runners.config import BenchError
 from perfscope.runners.hybrid.chain import (
     DATA_MODE,
@@ -19,14 +17,14 @@ from perfscope.runners.hybrid.chain import (
     Chain,
     ChainPlan,
     plan_chain,
-    split_parameters,
     trained_blocks,
 )
 from perfscope.runners.inputs import InputKind
 from perfscope.runners.job import Job
 from perfscope.runners.mesh import WORLD, Mesh
 from perfscope.runners.schemes.base import DIVIDED_MODEL, NO_WHOLE_GRADIENT, Batch, Scheme, hybrid_axes
-from perfscope.runners.schemes.dp_gradients import CODECS, exchange_traffic
+from perfscope.runners.schemes.data_average import OVERLAP, average_traffic, open_average
+from perfscope.runners.schemes.dp_gradients import CODECS
 from perfscope.runners.schemes.local import cross_entropy
 from perfscope.runners.schemes.update_rules import make_optimizer
 from perfscope.runners.traffic import Traffic
@@ -51,7 +49,7 @@ class HybridChain(Scheme):
     whole_layers = False
     cuts_layers = True
     inputs = frozenset((InputKind.IMAGE, InputKind.TABLE))
-    modifiers = CODECS
+    modifiers = CODECS | {OVERLAP}
 
     @classmethod
     def default_mesh(cls, num_ranks: int) -> Mesh:
@@ -121,17 +119,17 @@ class HybridChain(Scheme):
                         scales_with=ScalesWith.SAMPLES,
                     )
                 )
-        sizes = {
-            block: job.shape.block_params(index, index + 1) for index, block in enumerate(job.shape.blocks)
-        }
-        sliced = sum(sizes[block] for block in plan.sliced)
-        for key, ranks, size in (
-            (_DATA, everybody, sum(sizes.values()) - sliced),
-            (_MODEL, replicas, sliced // len(members)),
-        ):
-            if size and len(ranks) > 1:
-                calls += exchange_traffic(job, ranks, [(key, size)])
-        return calls
+        layers = [
+            (layer.name, layer.num_params, job.shape.blocks[layer.block] in plan.sliced)
+            for layer in job.shape.layers
+        ]
+        whole = [(name, size) for name, size, is_sliced in layers if not is_sliced]
+        parts = [(name, size // len(members)) for name, size, is_sliced in layers if is_sliced]
+        return [
+            *calls,
+            *average_traffic(job, everybody, _DATA, whole),
+            *average_traffic(job, replicas, _MODEL, parts),
+        ]
 
     @classmethod
     def check(cls, job: Job) -> None:
@@ -163,31 +161,28 @@ class HybridChain(Scheme):
             state, {name: model_groups[0] for name in state if name.split(".")[0] in self._plan.sliced}
         )
         self.model = Chain(model, self._plan, self._model)
-        self._replicated, self._sliced = split_parameters(self.model, self._plan)
-        self._exchange = make_exchange(self.config)
-        # Of the two kinds of gradients that are averaged: whose, under which name, over which ranks.
-        kinds = ((self._replicated, _DATA, self._data), (self._sliced, _MODEL, self._alike))
-        self._averaged = [
-            (params, key, group, self.world.ledger.flat(self.model, params))
-            for params, key, group in kinds
-            if params and group.size > 1
+        named: dict[str, list[tuple[str, nn.Parameter]]] = {_DATA: [], _MODEL: []}
+        for name, value in self.model.named_parameters():
+            named[_MODEL if name.split(".")[0] in self._plan.sliced else _DATA].append((name, value))
+        # A slice's gradient is the sum over the losses of M ranks, each a mean over B/P samples.
+        kinds = ((_DATA, self._data, 1), (_MODEL, self._alike, self._model.size))
+        self._averages = [
+            open_average(self, self.model, named[key], group, key=key, divisor=divisor)
+            for key, group, divisor in kinds
         ]
         self.optimizer = make_optimizer(self, self.model.parameters())
 
     def step(self, batch: Batch) -> torch.Tensor:
         """See Scheme."""
-        self.optimizer.zero_grad(set_to_none=True)
+        for average in self._averages:
+            average.clear()
         targets = batch.targets
         if self._plan.starts_whole:
             targets = targets.chunk(self._model.size)[self._model.index]
         loss = cross_entropy(self.model(batch.inputs), targets)
         loss.backward()
-        for value in self._sliced:  # the sum over the losses of M ranks, each a mean over B/P samples
-            value.grad /= self._model.size
-        for params, key, group, buffer in self._averaged:
-            gradients = [value.grad for value in params]
-            flat = comm.flatten(gradients, buffer)
-            comm.unflatten(self._exchange.start(key, flat, group).wait(), gradients)
+        for average in self._averages:
+            average.finish()
         self.optimizer.step()
         return loss.detach()
 
@@ -215,7 +210,8 @@ class OneWeirdTrick(HybridChain):
         "connected layer gathers its input of all B samples, computes 1/P of its outputs, and returns "
         "partial input gradients by reduce-scatter; its weights never move. The logits go back to the "
         "samples' ranks by all-to-all. --mesh dp=D,tp=M: groups of M consecutive ranks do so with their B/D "
-        "samples, and the gradients of fully connected layers are averaged over the D groups."
+        "samples, and the gradients of fully connected layers are averaged over the D groups. With +overlap "
+        "each layer's gradient is averaged as soon as the backward pass has completed it."
     )
     volume = (
         "2(P-1)/P * (|w_conv| + SUM_fc B*F_in + B*K_last/P) * e (the last term: the logits); in groups M for "

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from perfscope.runners import comm
-from perfscope.runners.compression.registry import make_exchange
 from perfscope.runners.job import Job
 from perfscope.runners.mesh import Mesh
 from perfscope.runners.schemes.base import Axes
-from perfscope.runners.schemes.dp_gradients import CODECS, exchange_traffic
+from perfscope.runners.schemes.data_average import OVERLAP, average_traffic, open_average
+from perfscope.runners.schemes.dp_gradients import CODECS
 from perfscope.runners.schemes.pp_schedules import OneForwardOneBackward
 from perfscope.runners.traffic import Traffic
 from perfscope.vocabulary.axes import Axis
@@ -27,7 +26,8 @@ class PipelineDataParallel(OneForwardOneBackward):
     )
     rule = (
         "Each pipeline trains on b = B/D samples in m microbatches; after its backward passes a stage's "
-        "gradients are packed into one buffer and averaged over the D ranks that have the same stage. "
+        "gradients are packed into one buffer and averaged over the D ranks that have the same stage; with "
+        "+overlap each layer's as soon as the last microbatch's backward pass has completed it. "
         "BatchNorm uses each microbatch's statistics."
     )
     volume = (
@@ -47,7 +47,7 @@ class PipelineDataParallel(OneForwardOneBackward):
         "chain of stages; ring all-reduce between equal stages",
     )
     splits = (Axis.DP, Axis.PP)
-    modifiers = CODECS
+    modifiers = CODECS | {OVERLAP}
 
     @classmethod
     def default_mesh(cls, num_ranks: int) -> Mesh:
@@ -61,21 +61,35 @@ class PipelineDataParallel(OneForwardOneBackward):
         """See Scheme."""
         members = job.mesh.group(Axis.DP, rank)
         (index,) = cls.stages_of(job, rank)
-        params = cls.stages(job)[index].params
-        return [*super().traffic(job, rank), *exchange_traffic(job, members, [("stage", params)])]
+        blocks = cls.stages(job)[index].blocks
+        layers = [
+            (layer.name, layer.num_params)
+            for layer in job.shape.layers
+            if job.shape.blocks[layer.block] in blocks
+        ]
+        return [*super().traffic(job, rank), *average_traffic(job, members, "stage", layers)]
 
     def build(self, model: nn.Sequential) -> None:
         """See Scheme."""
+        overlaps = self.config.modifier(OVERLAP) is not None
+        self.scales_gradients = not overlaps  # torch does it behind the last pass, when they are on their way
         super().build(model)
-        self._data = self.world.groups(Axis.DP, self.job.mesh.groups(Axis.DP))
-        self._exchange = make_exchange(self.config)
         (part,) = self.parts
-        self._flat = self.world.ledger.flat(part)
+        m = self.num_microbatches(self.job)
+        self._average = open_average(
+            self,
+            part,
+            list(part.named_parameters()),
+            self.world.groups(Axis.DP, self.job.mesh.groups(Axis.DP)),
+            key="stage",
+            divisor=m if overlaps else 1,
+            num_passes=m,
+        )
+
+    def clear_gradients(self) -> None:
+        """See Pipeline."""
+        self._average.clear()
 
     def exchange_gradients(self) -> None:
-        """Averages the stage's packed gradients over the data group."""
-        if self._data.size == 1:
-            return
-        gradients = [value.grad for value in self._params]
-        mean = self._exchange.start("stage", comm.flatten(gradients, self._flat), self._data).wait()
-        comm.unflatten(mean, gradients)
+        """Averages the stage's gradients over the data group."""
+        self._average.finish()

@@ -12,7 +12,6 @@ import torch
 from torch import nn
 
 from perfscope.runners import comm
-from perfscope.runners.compression.registry import make_exchange
 from perfscope.runners.config import BenchError
 from perfscope.runners.inputs import InputKind
 from perfscope.runners.job import Job
@@ -20,6 +19,7 @@ from perfscope.runners.model_parallel.pieces import Pieces, assemble
 from perfscope.runners.model_parallel.structure import Structure, read_structure
 from perfscope.runners.model_parallel.volumes import Exchanged
 from perfscope.runners.schemes.base import DIVIDED_MODEL, NO_WHOLE_GRADIENT, Batch, Scheme
+from perfscope.runners.schemes.data_average import average_traffic, open_average
 from perfscope.runners.schemes.local import loss_of
 from perfscope.runners.schemes.update_rules import make_optimizer
 from perfscope.runners.traffic import Traffic
@@ -51,8 +51,8 @@ class SplitModel(Scheme):
 
     @classmethod
     @abstractmethod
-    def own_params(cls, job: Job, rank: int) -> int:
-        """Parameters that a rank holds."""
+    def own_layers(cls, job: Job) -> list[tuple[str, int]]:
+        """(layer, parameters of it that each rank holds)."""
 
     def build(self, model: nn.Sequential) -> None:
         """See Scheme."""
@@ -63,9 +63,14 @@ class SplitModel(Scheme):
         self.model, self.pieces = self.split(model, read_structure(self.config))
         self.params = list(self.model.parameters())
         self.optimizer = make_optimizer(self, self.params)
-        self.exchange = make_exchange(self.config)
-        if self.data_group.size > 1:
-            self.packed = self.world.ledger.flat(self.model)
+        names = {id(piece.value): name for name, piece in reversed(self.pieces.held.items())}
+        self.average = open_average(
+            self,
+            self.model,
+            [(names[id(value)], value) for value in self.params],
+            self.data_group,
+            key="gradients",
+        )
         comm.name_groups(self.model)
 
     @property
@@ -75,14 +80,11 @@ class SplitModel(Scheme):
 
     def step(self, batch: Batch) -> torch.Tensor:
         """See Scheme."""
-        self.optimizer.zero_grad(set_to_none=True)
+        self.average.clear()
         loss = loss_of(self.model, batch)
         loss.backward()
         self.finish_gradients()
-        if self.data_group.size > 1:
-            gradients = [param.grad for param in self.params]
-            comm.flatten(gradients, self.packed)
-            comm.unflatten(self.exchange.start("gradients", self.packed, self.data_group).wait(), gradients)
+        self.average.finish()
         self.optimizer.step()
         return loss.detach()
 
@@ -101,26 +103,8 @@ class SplitModel(Scheme):
     def traffic(cls, job: Job, rank: int) -> Sequence[Traffic]:
         """See Scheme."""
         inside = cls.inside(job, rank) if job.mesh.size(Axis.TP) > 1 else []
-        return [*inside, *cls._gradients(job, rank)]
-
-    @classmethod
-    def _gradients(cls, job: Job, rank: int) -> list[Traffic]:
-        group = job.mesh.group(Axis.DP, rank)
-        if len(group) == 1:
-            return []
-        sends = make_exchange(job.config).sends(
-            cls.own_params(job, rank), job.element_size, len(group), "gradients"
-        )
-        return [
-            Traffic(
-                collective=exchange.collective,
-                axis=Axis.DP,
-                members=group,
-                bytes=exchange.bytes,
-                what="gradients",
-            )
-            for exchange in sends
-        ]
+        members = job.mesh.group(Axis.DP, rank)
+        return [*inside, *average_traffic(job, members, "gradients", cls.own_layers(job))]
 
 
 def traffic_of(job: Job, rank: int, exchanged: Iterable[Exchanged]) -> list[Traffic]:

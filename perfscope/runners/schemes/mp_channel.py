@@ -57,10 +57,15 @@ class Channel(SplitModel):
         return traffic_of(job, rank, channel_volumes(read_structure(job.config)))
 
     @classmethod
-    def own_params(cls, job: Job, rank: int) -> int:
+    def own_layers(cls, job: Job) -> list[tuple[str, int]]:
         """See SplitModel. Everything is cut evenly but the last layer's bias, which every rank holds."""
-        bias_params = _whole_bias(job)
-        return (job.shape.num_params - bias_params) // job.mesh.size(Axis.TP) + bias_params
+        parts, last = job.mesh.size(Axis.TP), _summed_layer(job)
+        return [
+            (layer.name, layer.num_weights // parts + layer.num_params - layer.num_weights)
+            if layer is last
+            else (layer.name, layer.num_params // parts)
+            for layer in job.shape.layers
+        ]
 
     @classmethod
     def check(cls, job: Job) -> None:
@@ -80,8 +85,3 @@ def _summed_layer(job: Job) -> LayerShape | None:
     """The last layer, if its partial sums go to every rank: not the first, and in no container."""
     layers = [layer for layer in job.shape.layers if layer.kind != "norm"]
     return layers[-1] if len(layers) > 1 and "." not in layers[-1].name else None
-
-
-def _whole_bias(job: Job) -> int:
-    last = _summed_layer(job)
-    return last.weight_shape[0] if last is not None and last.has_bias else 0

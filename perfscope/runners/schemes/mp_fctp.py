@@ -59,13 +59,18 @@ class FcTensorParallel(SplitModel):
         return traffic_of(job, rank, pair_volumes(read_structure(job.config)))
 
     @classmethod
-    def own_params(cls, job: Job, rank: int) -> int:
+    def own_layers(cls, job: Job) -> list[tuple[str, int]]:
         """See SplitModel. Weights of linear layers are cut, and the biases of those cut along outputs."""
-        cut = sum(
-            layer.num_params if role == COLUMN else layer.num_weights
+        parts = job.mesh.size(Axis.TP)
+        cut = {
+            layer.name: layer.num_params if role == COLUMN else layer.num_weights
             for layer, role in _linear_layers(job, _blocks(job))
-        )
-        return job.shape.num_params - cut + cut // job.mesh.size(Axis.TP)
+        }
+        return [
+            (layer.name, layer.num_params - size + size // parts)
+            for layer in job.shape.layers
+            for size in (cut.get(layer.name, 0),)
+        ]
 
     @classmethod
     def check(cls, job: Job) -> None:

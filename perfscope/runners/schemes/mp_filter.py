@@ -54,9 +54,10 @@ class Filter(SplitModel):
         return traffic_of(job, rank, filter_volumes(read_structure(job.config)))
 
     @classmethod
-    def own_params(cls, job: Job, rank: int) -> int:
+    def own_layers(cls, job: Job) -> list[tuple[str, int]]:
         """See SplitModel. Everything is cut evenly."""
-        return job.shape.num_params // job.mesh.size(Axis.TP)
+        parts = job.mesh.size(Axis.TP)
+        return [(layer.name, layer.num_params // parts) for layer in job.shape.layers]
 
     @classmethod
     def check(cls, job: Job) -> None:

@@ -78,9 +78,9 @@ class Spatial(SplitModel):
             comm.unflatten(self.partial_packed, gradients)
 
     @classmethod
-    def own_params(cls, job: Job, rank: int) -> int:
+    def own_layers(cls, job: Job) -> list[tuple[str, int]]:
         """See SplitModel."""
-        return job.shape.num_params
+        return [(layer.name, layer.num_params) for layer in job.shape.layers]
 
     @classmethod
     def check(cls, job: Job) -> None:

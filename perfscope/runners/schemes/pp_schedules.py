@@ -35,6 +35,7 @@ class Pipeline(Scheme):
     Class attributes:
         schedule: name in torch.distributed.pipelining.
         stages_per_rank: v; stage i of v * S sits on the pipeline's rank i mod S.
+        scales_gradients: the schedule divides gradients by m behind the last backward pass.
     """
 
     axes = Axes(
@@ -54,6 +55,7 @@ class Pipeline(Scheme):
     )
     schedule: ClassVar[str]
     stages_per_rank: ClassVar[int] = 1
+    scales_gradients = True
     backends = OF_TORCH
 
     @classmethod
@@ -166,13 +168,14 @@ class Pipeline(Scheme):
             self._m,
             group.handle,
             self.world.device,
+            scale_grads=self.scales_gradients,
         )
         self._params = [value for part in self.parts for value in part.parameters()]
         self.optimizer = make_optimizer(self, self._params, layers_of(*self.parts))
 
     def step(self, batch: Batch) -> torch.Tensor | None:
         """See Scheme."""
-        self.optimizer.zero_grad(set_to_none=True)
+        self.clear_gradients()
         losses: list[torch.Tensor] = []
         self.schedule_object.step(
             *((batch.inputs,) if self._first else ()),
@@ -183,6 +186,10 @@ class Pipeline(Scheme):
         self.exchange_gradients()
         self.optimizer.step()
         return torch.stack([loss.detach() for loss in losses]).mean() if self._last else None
+
+    def clear_gradients(self) -> None:
+        """Before the first microbatch."""
+        self.optimizer.zero_grad(set_to_none=True)
 
     def exchange_gradients(self) -> None:
         """Between backward and update; gradients are the data part's means."""
@@ -241,6 +248,8 @@ def open_schedule(
     num_microbatches: int,
     group: Any,
     device: torch.device,
+    *,
+    scale_grads: bool = True,
 ) -> Any:
     """torch's schedule over this rank's stages.
 
@@ -251,6 +260,7 @@ def open_schedule(
         num_microbatches: m.
         group: torch's.
         device: of the rank.
+        scale_grads: gradients are divided by m behind the last backward pass.
     """
     from torch.distributed import pipelining  # half a second, for pipelines only
 
@@ -270,7 +280,8 @@ def open_schedule(
     ]
     schedule = getattr(pipelining, kind)
     several = not issubclass(schedule, pipelining.schedules.PipelineScheduleSingle)
-    return schedule(made if several else made[0], num_microbatches, loss_fn=cross_entropy)
+    stages = made if several else made[0]
+    return schedule(stages, num_microbatches, loss_fn=cross_entropy, scale_grads=scale_grads)
 
 
 def _lonely_norm(job: Job, microbatch: int) -> str | None:
