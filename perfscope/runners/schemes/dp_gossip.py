@@ -50,7 +50,7 @@ class Gossip(Replicas):
         self._neighbors = neighbors(self._group.index, self._group.size)
         self._params = list(model.parameters())
         self._flat = self.world.ledger.flat(model)
-        self._arriving = [torch.zeros_like(self._flat) for _ in self._neighbors]
+        self._arriving = [self.world.ledger.flat(model) for _ in self._neighbors]
         self._optimizer = make_optimizer(self, self._params)
 
     def step(self, batch: Batch) -> torch.Tensor:
