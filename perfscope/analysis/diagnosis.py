@@ -27,12 +27,13 @@ from perfscope.analysis.machine.results import MachineAnalysis, Roofline
 from perfscope.analysis.mainline import LineRecord
 from perfscope.analysis.missing import Missing
 from perfscope.analysis.pipeline.results import Pipeline
-from perfscope.analysis.rank_facts import workload_of, world_size
+from perfscope.analysis.rank_facts import are_on_cpus, workload_of, world_size
 from perfscope.analysis.ranks import RankFiles
 from perfscope.analysis.replay.replays import make_replays
 from perfscope.analysis.source import RunSource
 from perfscope.analysis.waits.analyze import analyze_waits
 from perfscope.analysis.waits.host_conditions import surroundings
+from perfscope.analysis.waits.outside import untraced_excess
 from perfscope.analysis.waits.results import WaitAnalysis
 from perfscope.analysis.whatif.analyze import NOTHING, WhatIfs, analyze_what_ifs
 from perfscope.analysis.whatif.parallel import with_parallel
@@ -123,6 +124,7 @@ def _tasks(
         wording=training_advice,
         axis_of=axis_of,
         communicates=bool(comm.collectives),
+        untraced_excess=untraced_excess(ranks.times, ranks.parts) if are_on_cpus(source.rank_records) else {},
     )
     waits_of = partial(
         analyze_waits,
@@ -162,12 +164,15 @@ def _replayed(
     wording: TrainingAdvice,
     axis_of: AxisOfCalls,
     communicates: bool,
+    untraced_excess: Mapping[int, float],
 ) -> tuple[WhatIfs, Efficiency | None, tuple[Missing, ...]]:
     """The what-ifs, the factors of the efficiency, and what is missing of both but of the what-ifs."""
     replays, no_replay = make_replays(lines.lines, matches, clocks)
     _give_back()
     nearest = replays.nearest(usual_ns) if replays is not None else None
     layers = lines.layers
-    what_ifs = analyze_what_ifs(nearest, usual_ns, layers, rooflines, remote, wording, axis_of)
+    what_ifs = analyze_what_ifs(
+        nearest, usual_ns, layers, rooflines, remote, wording, axis_of, untraced_excess
+    )
     pop, no_pop = efficiency(replays, hosts, communicates=communicates)
     return what_ifs, pop, (*no_replay, *no_pop)

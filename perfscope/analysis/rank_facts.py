@@ -26,6 +26,11 @@ def has_unseen_calls(record: RankRecord) -> bool:
     return any(entry.figure == Figure.EXPOSED_COMM.value for entry in record.missing)
 
 
+def are_on_cpus(records: Mapping[int, RankRecord]) -> bool:
+    """Whether all ranks train on CPUs, as those that do not say."""
+    return all(record.device in ("", "cpu") for record in records.values())
+
+
 def framework_of(records: Mapping[int, RankRecord]) -> str:
     """``torch``, ``keras-jax`` (Keras with its backend), ``mpi4py``; "several" where ranks differ.
 

@@ -94,6 +94,7 @@ from perfscope.analysis.steps import (
 from perfscope.analysis.waits.by_step import waits_by_step
 from perfscope.analysis.waits.outside import slow_outside
 from perfscope.analysis.whole_run.analyze import whole_run
+from perfscope.analysis.whole_run.growth import step_growth
 from perfscope.analysis.whole_run.results import WholeRun
 from perfscope.analysis.whole_run.steps import traced_shares
 from perfscope.cycle_collector import collector_off
@@ -380,6 +381,7 @@ def _evidence(source: RunSource, figures: _Figures, analysis: RunAnalysis) -> Ev
         mean_input=mean_input(figures.ranks.steps, analysis.ranks, analysis.whole_run, analysis.loading),
         beside=traced_shares(figures.ranks.parts),
         page_faults=analysis.page_faults,
+        step_growth=step_growth(figures.ranks.parts, figures.ranks.steps),
         kernels=analysis.kernels,
         communication=analysis.communication,
         server=server_load(source.run.scheme, analysis.ranks, figures.comm.matches),

@@ -232,7 +232,10 @@ def _gain_within_step(analysis: RunAnalysis) -> Iterator[_Pair]:
 
 
 def _gain_within_cause(analysis: RunAnalysis) -> Iterator[_Pair]:
-    idle = _idle_ratio(analysis)
+    """Others wait for the rank that idles most, so that more than the mean of all may be saved."""
+    parts = [rank.breakdown_ns for rank in analysis.ranks if rank.breakdown_ns is not None]
+    shares = [(part.idle + part.input_wait) / part.step for part in parts if part.step]
+    idle = max(shares, default=None)
     for finding in analysis.findings:
         if finding.id in GAPS and finding.gain_ratio is not None and idle is not None:
             yield _Pair(finding.id.value, finding.gain_ratio, idle, _CAUSE, exact=False)

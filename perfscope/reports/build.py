@@ -16,7 +16,7 @@ from perfscope.messages.lists import counted
 from perfscope.reports.context import context_of
 from perfscope.reports.display import visible
 from perfscope.reports.document import build_document
-from perfscope.reports.model import KeyFigure, Report, Section, Table, Unit, Verdict, format_value
+from perfscope.reports.model import KeyFigure, Note, Report, Section, Table, Unit, Verdict, format_value
 from perfscope.reports.sections.collectives import collectives_section
 from perfscope.reports.sections.communication import communication_section
 from perfscope.reports.sections.counters import counters_section
@@ -34,7 +34,7 @@ from perfscope.reports.sections.layers import layers_section
 from perfscope.reports.sections.learning import learning_section
 from perfscope.reports.sections.loading import loading_section
 from perfscope.reports.sections.machine import machine_figures, machine_notices, machine_section
-from perfscope.reports.sections.memory import memory_section
+from perfscope.reports.sections.memory import growth_notices, memory_section
 from perfscope.reports.sections.phases import phases_section
 from perfscope.reports.sections.pipeline import pipeline_section
 from perfscope.reports.sections.progress import progress_section, progress_verdict
@@ -121,8 +121,14 @@ def build_report(analysis: RunAnalysis, timeline: TimelineExtract | None) -> Rep
         document=build_document(analysis),
         version=__version__,
         context=context_of(analysis),
-        notices=(*trace_notices(analysis), *hang_notices(analysis), *machine_notices(analysis)),
+        notices=_notices(analysis),
     )
+
+
+def _notices(analysis: RunAnalysis) -> tuple[Note, ...]:
+    """What must be known before any figure is read."""
+    of_parts = (trace_notices, hang_notices, machine_notices, growth_notices)
+    return tuple(note for notices in of_parts for note in notices(analysis))
 
 
 def _title(analysis: RunAnalysis) -> str:

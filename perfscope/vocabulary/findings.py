@@ -45,6 +45,8 @@ class FindingKind(str, Enum):
     GARBAGE_COLLECTION = "garbage_collection"
     INPUT_STALLS = "input_stalls"
     LONG_STEPS = "long_steps"
+    STEPS_GROW = "steps_grow"  # they take longer as the run goes on
+    MEMORY_GROWS = "memory_grows"
     # The machine.
     PAGE_FAULT_CHURN = "page_fault_churn"
     DISTURBED = "disturbed"

@@ -61,6 +61,7 @@ def exposed(evidence: Evidence) -> Finding | None:
             overlap_gain_ns=overlapped.gain_ns if overlapped else 0,
             overlap_gain_ratio=overlapped.gain_ratio if overlapped else 0.0,
             fast_link_step_ns=remedy.fast_link_step_ns,
+            is_one_host=_is_one_host(evidence),
         ),
         gain_ns=gain_ns,
         gain_ratio=gain_ratio,
@@ -107,9 +108,12 @@ def are_small_inside_host(evidence: Evidence, calls: Sequence[CollectiveCall]) -
     Their times differ by chance, where threads wait for a CPU, and a slope by size is then no rate of a link.
     """
     sizes = [call.bytes for call in calls if call.bytes is not None]
+    return _is_one_host(evidence) and bool(sizes) and sum(sizes) < len(sizes) * SMALL_BYTES
+
+
+def _is_one_host(evidence: Evidence) -> bool:
     hosts = {rank.host for rank in evidence.ranks}
-    is_one_host = len(hosts) == 1 and "" not in hosts  # of a trace they may not be known
-    return is_one_host and bool(sizes) and sum(sizes) < len(sizes) * SMALL_BYTES
+    return len(hosts) == 1 and "" not in hosts  # of a trace they may not be known
 
 
 def _small_calls(evidence: Evidence, merged: WhatIf) -> SmallCalls | None:

@@ -16,7 +16,7 @@ from perfscope.analysis.findings.evidence import Evidence
 from perfscope.analysis.rank_facts import has_unseen_calls
 from perfscope.analysis.results import Finding, RankResult
 from perfscope.messages.findings.confidence import Confidence, NotEnoughEvidence, Reason
-from perfscope.messages.findings.memory import LowHeadroom
+from perfscope.messages.findings.memory import LowHeadroom, MemoryGrows
 from perfscope.messages.findings.ranks import SlowBesidePasses
 from perfscope.vocabulary.confidence import ConfidenceLevel as Level
 from perfscope.vocabulary.confidence import Doubt
@@ -64,6 +64,8 @@ def _without_absent(findings: Sequence[Finding]) -> tuple[Finding, ...]:
 def confidence(evidence: Evidence, finding: Finding) -> Confidence:
     """Of one finding."""
     if finding.id in _RECORDED:
+        return Confidence(level=Level.HIGH)
+    if isinstance(finding.facts, MemoryGrows):
         return Confidence(level=Level.HIGH)
     if isinstance(finding.facts, LowHeadroom):  # a peak needs no steps
         return Confidence(level=Level.MEDIUM if finding.facts.tensor_bytes is None else Level.HIGH)

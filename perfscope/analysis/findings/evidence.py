@@ -14,7 +14,7 @@ from perfscope.analysis.loading.results import RankLoading
 from perfscope.analysis.loading.what_ifs import MeanInput
 from perfscope.analysis.machine.cpu_waits import CpuWaits
 from perfscope.analysis.machine.host import Host
-from perfscope.analysis.machine.results import MachineAnalysis
+from perfscope.analysis.machine.results import MachineAnalysis, RankMemory
 from perfscope.analysis.machine.thread_states import ThreadStates
 from perfscope.analysis.missing_reasons import NoWindow
 from perfscope.analysis.pipeline.results import Pipeline
@@ -31,6 +31,7 @@ from perfscope.analysis.results import (
 from perfscope.analysis.server import ServerLoad
 from perfscope.analysis.waits.outside import SlowOutside
 from perfscope.analysis.whatif.analyze import NOTHING, WhatIfs
+from perfscope.analysis.whole_run.growth import StepGrowth
 from perfscope.analysis.whole_run.results import WholeRun
 from perfscope.messages.advice import advice_key
 from perfscope.messages.findings.facts import Basis, PartOfStep
@@ -75,6 +76,7 @@ class Evidence(Struct, frozen=True, kw_only=True):
     mean_input: MeanInput | None = None  # None: no rank timed its waiting for input
     beside: Mapping[RunPart, Mapping[int, float]] = {}  # by part and rank, share of the traced steps
     page_faults: Sequence[RankFaults] = ()
+    step_growth: StepGrowth | None = None
     kernels: Kernels | None = None
     no_window: NoWindow | None = None  # why no window can be used, where none can
 
@@ -91,6 +93,16 @@ class Evidence(Struct, frozen=True, kw_only=True):
     def step(self) -> float:
         """Mean analyzed step over the traced ranks, ns; 0 without a trace."""
         return self.mean("step")
+
+    @property
+    def growing_memory(self) -> RankMemory | None:
+        """Of the rank whose memory grows fastest; None: none grows."""
+        ranks = self.machine.rank_memory if self.machine is not None else ()
+        return max(
+            (memory for memory in ranks if memory.growth_bytes_per_s is not None),
+            key=lambda memory: memory.growth_bytes_per_s or 0.0,
+            default=None,
+        )
 
     @property
     def has_step_marks(self) -> bool:

@@ -35,6 +35,7 @@ def findings(evidence: Evidence) -> list[Finding]:
         *_link_saturated(evidence),
         *_memory_roof(evidence),
         *memory.low_headroom(evidence),
+        *memory.grows(evidence),
     ]
 
 

@@ -1,11 +1,11 @@
-"""Devices whose memory is nearly full."""
+"""Memory that is nearly full, or grows."""
 
 from __future__ import annotations
 
 from perfscope.analysis.findings.evidence import Evidence
 from perfscope.analysis.machine.results import MemoryLimit
 from perfscope.analysis.results import Finding, RankResult
-from perfscope.messages.findings.memory import LowHeadroom
+from perfscope.messages.findings.memory import LowHeadroom, MemoryGrows
 from perfscope.vocabulary.findings import FindingKind
 from perfscope.vocabulary.memory import FULL, LimitOf
 
@@ -39,6 +39,23 @@ def low_headroom(evidence: Evidence) -> list[Finding]:
     )
     rank = ranks[0].rank if len(ranks) == 1 else None
     return [Finding(id=FindingKind.LOW_HEADROOM, facts=facts, rank=rank)]
+
+
+def grows(evidence: Evidence) -> list[Finding]:
+    """Of the process whose resident memory grows fastest while steps run."""
+    memory, steps = evidence.growing_memory, evidence.step_ns
+    if memory is None or memory.growth_bytes_per_s is None or steps is None:
+        return []
+    assert evidence.machine is not None  # it is where the memory is from
+    assert memory.first_bytes is not None and memory.last_bytes is not None  # it grows while steps run
+    growing = [entry for entry in evidence.machine.rank_memory if entry.growth_bytes_per_s is not None]
+    facts = MemoryGrows(
+        num_ranks=len(growing),
+        first_bytes=memory.first_bytes,
+        last_bytes=memory.last_bytes,
+        bytes_per_step=memory.growth_bytes_per_s * steps.median / 1e9,
+    )
+    return [Finding(id=FindingKind.MEMORY_GROWS, facts=facts, rank=memory.rank)]
 
 
 def _ranks_on(evidence: Evidence, limit: MemoryLimit) -> tuple[RankResult, ...]:

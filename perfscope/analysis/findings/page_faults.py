@@ -10,6 +10,7 @@ from perfscope.messages.findings.page_faults import PageFaultChurn
 from perfscope.vocabulary.findings import FindingKind
 
 NOTABLE = 0.03  # of the step
+_KEPT = 0.5  # of the bytes mapped per step that a process keeps, where its memory grows
 FEWEST = 250  # faults per step: about 1 MB
 
 
@@ -24,7 +25,7 @@ def churn(evidence: Evidence) -> Finding | None:
         return None
     num_faults = _mean(on_cpu, "minor_faults")
     ratio = min(_mean(on_cpu, "cost_ratio"), 1 - _input_share(evidence))
-    if num_faults < FEWEST or ratio < NOTABLE:
+    if num_faults < FEWEST or ratio < NOTABLE or _is_growth(evidence, on_cpu):
         return None
     system, user = _mean(on_cpu, "system_ns"), _mean(on_cpu, "user_ns")
     usual = evidence.step_ns.median
@@ -48,6 +49,15 @@ def churn(evidence: Evidence) -> Finding | None:
         gain_ratio=ratio,
         rank=worst.rank if len(on_cpu) > 1 else None,
     )
+
+
+def _is_growth(evidence: Evidence, faults: list[RankFaults]) -> bool:
+    """Whether what is mapped in a step is mostly memory that the process keeps, none given back."""
+    growth, usual = evidence.growing_memory, evidence.step_ns
+    mapped = next((entry for entry in faults if growth is not None and entry.rank == growth.rank), None)
+    if growth is None or growth.growth_bytes_per_s is None or mapped is None or usual is None:
+        return False
+    return growth.growth_bytes_per_s * usual.median / 1e9 >= _KEPT * mapped.minor_faults * PAGE
 
 
 def _input_share(evidence: Evidence) -> float:

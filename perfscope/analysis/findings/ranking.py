@@ -197,7 +197,7 @@ def _exposed(evidence: Evidence) -> Finding | None:
 
 def _in_order(evidence: Evidence, verdict: Finding, candidates: Sequence[Finding]) -> tuple[Finding, ...]:
     """The verdict, what makes it doubtful, the others by gain; then each symptom below its cause."""
-    beside = whole_run.beside_steps(evidence)
+    beside = _by_gain([*whole_run.beside_steps(evidence), *whole_run.growing(evidence)])
     if beside and whole_run.leads(beside[0], verdict):
         candidates = [*candidates, replace(verdict, basis=None)]
         verdict, beside = beside[0], beside[1:]

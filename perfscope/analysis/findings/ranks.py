@@ -7,7 +7,7 @@ from collections import Counter
 
 from perfscope.analysis.experts.results import ExpertLayer
 from perfscope.analysis.findings.evidence import Evidence
-from perfscope.analysis.rank_facts import num_devices
+from perfscope.analysis.rank_facts import are_on_cpus, num_devices
 from perfscope.analysis.results import CollectiveCall, Finding
 from perfscope.analysis.server import servers_of
 from perfscope.analysis.whatif.peers import SLOWER, Slow
@@ -78,7 +78,7 @@ def slow_outside(evidence: Evidence) -> Finding | None:
     if (
         slow is None
         or slow.waited_ns < SLOWER * slow.step_ns
-        or any(record.device not in ("", "cpu") for record in evidence.metas.values())
+        or not are_on_cpus(evidence.metas)
         or evidence.pipeline is not None
         or evidence.uneven is not None
         or evidence.what_ifs.different_work

@@ -5,6 +5,7 @@ from __future__ import annotations
 from perfscope.analysis.findings.evidence import Evidence
 from perfscope.analysis.results import Finding
 from perfscope.analysis.whole_run.results import LongSteps, WholeRun
+from perfscope.messages.findings.growth import StepsGrow
 from perfscope.messages.findings.whole_run import BesideSteps
 from perfscope.vocabulary.findings import INPUT, FindingKind
 from perfscope.vocabulary.run_parts import RunPart
@@ -33,6 +34,31 @@ def beside_steps(evidence: Evidence) -> list[Finding]:
         _finding(whole_run, entry, evidence.framework)
         for entry in whole_run.long_steps
         if _is_notable(whole_run, entry) and not (entry.part is RunPart.INPUT and _is_pace(evidence))
+    ]
+
+
+def growing(evidence: Evidence) -> list[Finding]:
+    """Steps that take longer as the run goes on."""
+    steps = evidence.step_growth
+    if steps is None:
+        return []
+    usual = evidence.step_ns.median if evidence.step_ns is not None else steps.first_ns
+    facts = StepsGrow(
+        first_ns=steps.first_ns,
+        last_ns=steps.last_ns,
+        num_steps=steps.num_steps,
+        part=steps.part,
+        part_ns=steps.part_ns,
+    )
+    return [
+        Finding(
+            id=FindingKind.STEPS_GROW,
+            facts=facts,
+            gain_ns=round(steps.cost_ratio * usual),
+            gain_ratio=steps.cost_ratio,
+            rank=steps.rank,
+            of_training=True,
+        )
     ]
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from perfscope.analysis.intervals import BLOCKS, block_medians, is_steady
 from perfscope.analysis.machine.host import Host
 from perfscope.analysis.machine.lines import SampledLine, gauge_line, track
 from perfscope.analysis.machine.results import CounterTrack, MemoryLimit, RankMemory
@@ -27,6 +28,9 @@ from perfscope.vocabulary.memory import (
 )
 
 MOST_RANKS = 8  # of one host that are drawn, those that held most
+_FEWEST_READINGS = 6  # all pairs of them rise by chance in 1 of 720 runs
+_MORE_BYTES, _MORE = 32 * 2**20, 0.1  # by which memory must grow, and of what it was
+_LATER = 0.3  # of the growth that must be in the second half
 _INSTALLED, _LIMIT = "installed", "limit"
 
 
@@ -50,6 +54,7 @@ def rank_memory(host: Host) -> list[RankMemory]:
                 first_bytes=_of_steps(host, line, 0),
                 last_bytes=_of_steps(host, line, -1),
                 num_samples=len(line.values),
+                growth_bytes_per_s=_growth(host, line),
             )
         )
     return sorted(found, key=lambda memory: memory.rank)
@@ -62,6 +67,25 @@ def _near(host: Host, series: SampleSeries, at_ns: int) -> int | None:
             line = gauge_line(shared)
             return int(line.values[int(np.argmin(np.abs(line.t_ns - at_ns)))])
     return None
+
+
+def _growth(host: Host, line: SampledLine) -> float | None:
+    """Slope of the readings while steps ran, but for the first tenth, in which caches fill; None: they do not
+    grow steadily, or no more in their second half.
+    """
+    if host.steps_ns is None:
+        return None
+    start, end = host.steps_ns
+    inside = (line.t_ns >= start + (end - start) // 10) & (line.t_ns <= end)
+    readings, seconds = line.values[inside], line.t_ns[inside] / 1e9
+    if len(readings) < _FEWEST_READINGS:
+        return None
+    medians = block_medians(readings.astype(np.int64), min(BLOCKS, len(readings)))
+    first, middle, last = (int(medians[at]) for at in (0, len(medians) // 2, -1))
+    is_enough = last - first >= max(_MORE_BYTES, _MORE * first)
+    if not is_enough or last - middle < _LATER * (last - first) or not is_steady(medians):
+        return None
+    return float(np.polyfit(seconds - seconds[0], readings.astype(np.float64), 1)[0])
 
 
 def _of_steps(host: Host, line: SampledLine, position: int) -> int | None:

@@ -50,6 +50,7 @@ class RankMemory(Struct, frozen=True, kw_only=True):
     first_bytes: int | None  # at the first sample after the first step began; None: no step
     last_bytes: int | None  # at the last sample before the last step ended; None: no step
     num_samples: int
+    growth_bytes_per_s: float | None = None  # while steps run, to their end; None: no steady growth is seen
 
 
 class MemoryLimit(Struct, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""A rank that the others wait for in all untraced steps, whatever the few traced ones show."""
+"""What untraced steps say of a slow rank, whatever the few traced ones show."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from perfscope.analysis.whole_run.steps import StepParts
 from perfscope.vocabulary.run_parts import TIMED
 
 _WAITED = 0.5  # of the rank's excess that the others must sleep for
+_FEWEST_STEPS = 20  # untraced ones, of each rank, that can contradict traced ones
 
 
 class SlowOutside(Struct, frozen=True, kw_only=True):
@@ -77,6 +78,45 @@ def slow_outside(times: Mapping[int, RankStepTimes], parts: Mapping[int, StepPar
         waited_ns=min(waited, float(slow.excess_ns)),
         ran_ns=ran[slow.rank] - float(np.mean([ran[rank] for rank in others])),
     )
+
+
+def untraced_excess(times: Mapping[int, RankStepTimes], parts: Mapping[int, StepParts]) -> dict[int, float]:
+    """By rank, how much longer than its peers it works in the median untraced step, ns; below 0: less.
+
+    The most of three that a rank which takes longer for the same work on CPUs has more of: time of its
+    training thread on a CPU or waiting for one, CPU time of its process, and time outside the backward pass,
+    which has no waiting for gradients in it. Against the lower median of all other ranks.
+
+    Args:
+        times: by rank.
+        parts: by rank.
+
+    Returns:
+        Empty where one of the three was not recorded in enough steps of each rank.
+    """
+    if len(times) < 2 or set(times) - set(parts):
+        return {}
+    figures = []
+    for rank, rank_times in times.items():
+        of_rank = parts[rank]
+        chosen = of_rank.is_usual & has_states(of_rank) & (rank_times.outside_backward >= 0)
+        chosen &= (of_rank.used["user_ns"] >= 0) & (of_rank.used["system_ns"] >= 0)
+        if chosen.sum() < _FEWEST_STEPS:
+            return {}
+        busy = ran_ns(of_rank) + of_rank.runqueue
+        process = of_rank.used["user_ns"] + of_rank.used["system_ns"]
+        figures.append([median_of(values[chosen]) for values in (busy, process, rank_times.outside_backward)])
+    more = [values - _others_median(values) for values in np.array(figures, dtype=np.int64).T]
+    return dict(zip(times, np.max(more, axis=0).astype(float).tolist(), strict=True))
+
+
+def _others_median(values: Int64) -> Int64:
+    """Of each entry, the lower median of all others; shape (ranks,), at least two."""
+    in_order = np.argsort(values, kind="stable")
+    middle = (len(values) - 2) // 2
+    result = np.full_like(values, values[in_order[middle]])
+    result[in_order[: middle + 1]] = values[in_order[middle + 1]]  # itself is before the middle
+    return result
 
 
 def _without_timed(times: RankStepTimes, parts: StepParts) -> RankStepTimes:

@@ -31,7 +31,7 @@ from perfscope.messages import stragglers as words
 LIKELY = 0.05
 _FEWEST_STEPS = 3  # below this nothing is stated about persistence
 _FEWEST_UNTRACED = 10
-_CONFIRMS = 0.25  # of the lateness in a traced step; a smaller excess in the untraced ones is another matter
+CONFIRMS = 0.25  # of the lateness in a traced step; a smaller excess in the untraced ones is another matter
 OUTSIDE, _INPUT = "outside the backward pass", "waiting for input"
 
 
@@ -239,7 +239,7 @@ def pattern_of(
 
 def _confirms(standing_out: Sequence[AlwaysOn], held: float) -> AlwaysOn | None:
     """What stands out by an amount that can be the lateness of a traced step."""
-    enough = [on for on in standing_out if on.excess_ns >= _CONFIRMS * held]
+    enough = [on for on in standing_out if on.excess_ns >= CONFIRMS * held]
     return max(enough, key=lambda straggler: straggler.excess_ns, default=None)
 
 

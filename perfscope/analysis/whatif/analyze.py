@@ -7,6 +7,7 @@ network), unless the traced steps were quite unlike the usual ones.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
@@ -17,6 +18,7 @@ from perfscope.analysis.mainline import LINE_IDLE, LINE_INPUT, LINE_PARTS
 from perfscope.analysis.missing import Missing, missing_figure
 from perfscope.analysis.replay.program import Change, Program
 from perfscope.analysis.replay.replays import UNEXPLAINED, Replays
+from perfscope.analysis.waits.stragglers import CONFIRMS
 from perfscope.analysis.whatif import changes
 from perfscope.analysis.whatif.axes import RunAxes
 from perfscope.analysis.whatif.latency import CallCost, call_costs
@@ -71,6 +73,7 @@ def analyze_what_ifs(
     remote: Sequence[int] = (),
     wording: TrainingAdvice = TORCH,
     axis_of: Mapping[tuple[str, str], str] = {},
+    untraced_excess: Mapping[int, float] = {},
 ) -> WhatIfs:
     """Replays the run without each of its costs.
 
@@ -82,6 +85,7 @@ def analyze_what_ifs(
         remote: ranks whose memory lies on other NUMA nodes than their CPUs.
         wording: of the framework that trained.
         axis_of: axis of the mesh of each kind of call.
+        untraced_excess: by rank, how much longer it works in untraced steps, ns; empty: not known.
     """
     if replays is None or replays.base_ns <= 0:
         return NOTHING
@@ -96,20 +100,15 @@ def analyze_what_ifs(
         return WhatIfs(what_ifs=(), check=check, slow=(), slow_at_times=(), missing=missing)
     costs = call_costs(replays)
     work = RankWork.of(replays)
-    slow = work.slow(layers)
     asked = _Asked(replays=replays, usual_ns=usual_ns or replays.measured_ns, check=check)
+    slow = _confirmed(work.slow(layers), work, asked, untraced_excess)
     axes = RunAxes.of(replays, costs, axis_of)
     what_ifs = [
         *_questions(asked, costs, work, slow, wording, axes),
         *_of_axes(asked, costs, axes),
         *_roofs(asked, layers, rooflines),
+        *_of_memory(asked, work, remote),
     ]
-    if remote:
-        what_ifs += asked.what_if(
-            "local_memory",
-            texts.local_memory(remote),
-            lambda program: as_fast_as_peers(program, work, remote),
-        )
     return WhatIfs(
         what_ifs=tuple(
             sorted(
@@ -270,8 +269,7 @@ def _of_ranks(asked: _Asked, work: RankWork, slow: Sequence[Slow]) -> list[WhatI
             texts.no_stragglers(ranks, slower),
             partial(as_fast_as_peers, work=work, slow=ranks),
             # Peers are traced, too: what a rank is idle for longer than they are is none of the tracing.
-            keeps=slow[0].part == LINE_PARTS[LINE_IDLE]
-            and slow[0].part_excess_ns > MOSTLY * slow[0].excess_ns,
+            keeps=_is_mostly_idle(slow[0]),
             rank=ranks[0],
             layer=slow[0].layer,
         )
@@ -280,6 +278,34 @@ def _of_ranks(asked: _Asked, work: RankWork, slow: Sequence[Slow]) -> list[WhatI
 
 def _is_mostly_idle(slow: Slow) -> bool:
     return slow.part == LINE_PARTS[LINE_IDLE] and slow.part_excess_ns > MOSTLY * slow.excess_ns
+
+
+def _confirmed(
+    slow: Sequence[Slow], work: RankWork, asked: _Asked, untraced_excess: Mapping[int, float]
+) -> list[Slow]:
+    """Without ranks that are hardly slower in untraced steps, where these compare peers.
+
+    What a rank only sleeps does not show in those: others sleep as long, as they wait for it.
+    """
+    if len(work.groups()) != 1:
+        return list(slow)
+    return [
+        rank
+        for rank in slow
+        if _is_mostly_idle(rank)
+        or untraced_excess.get(rank.rank, math.inf) >= CONFIRMS * asked.usual(rank.excess_ns)
+    ]
+
+
+def _of_memory(asked: _Asked, work: RankWork, remote: Sequence[int]) -> list[WhatIf]:
+    """Ranks whose memory lies on other NUMA nodes than their CPUs, as fast as their peers."""
+    if not remote:
+        return []
+    return asked.what_if(
+        "local_memory",
+        texts.local_memory(remote),
+        lambda program: as_fast_as_peers(program, work, remote),
+    )
 
 
 def _last_to_begin(replays: Replays) -> tuple[int, float]:

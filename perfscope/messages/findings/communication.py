@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perfscope.messages.advice import comm_advice
+from perfscope.messages.advice import CommAdvice, comm_advice
 from perfscope.messages.findings.facts import LateRank, PartOfStep, Sent, SmallCalls, WaitOrTransfer
 from perfscope.messages.findings.texts import FindingFacts, FindingText, Subject, of_step, wait_or_transfer
 from perfscope.messages.lists import plural
@@ -17,6 +17,10 @@ _LEADS = {
     FindingKind.NO_OVERLAP: ("Communication-bound without overlap", "Communication is not overlapped"),
     FindingKind.SMALL_COLLECTIVES: ("Latency-bound: many small calls", "Many small calls"),
 }
+_INSIDE_HOST = (
+    "Limited by bandwidth between the ranks of a host",
+    "Bytes between ranks of the host cost much",
+)
 
 
 class ExposedComm(FindingFacts, frozen=True, kw_only=True):
@@ -39,6 +43,7 @@ class ExposedComm(FindingFacts, frozen=True, kw_only=True):
     overlap_gain_ns: int = 0  # with all of it overlapped
     overlap_gain_ratio: float = 0.0
     fast_link_step_ns: int | None = None  # with twice the bandwidth, where that helps
+    is_one_host: bool = False  # no call leaves it
 
     def text(self, subject: Subject) -> FindingText:
         title, heading = _title(self, subject)
@@ -66,7 +71,8 @@ def _title(of: ExposedComm, subject: Subject) -> tuple[str, str]:
     if of.late is not None:
         times, calls = format_count(of.late.num_late), format_count(of.late.num_calls)
         late = f"; rank {of.late.rank} enters last in {times} of {calls} {plural('call', of.late.num_calls)}"
-    lead = _LEADS[subject.kind][0 if subject.is_verdict else 1]
+    leads = _INSIDE_HOST if of.is_one_host and subject.kind is FindingKind.SLOW_LINK else _LEADS[subject.kind]
+    lead = leads[0 if subject.is_verdict else 1]
     return f"{lead}: {of_step(of.exposed)} is {what}{late}.", lead
 
 
@@ -79,6 +85,8 @@ def _detail(of: ExposedComm) -> str:
         parts.append(f"On an ideal network the step would take {format_ns(of.ideal_step_ns)}. ")
     if of.fast_link_step_ns is not None:
         parts.append(f"With twice the bandwidth the step would take {format_ns(of.fast_link_step_ns)}. ")
+    if of.is_one_host and of.fast_link_step_ns is not None and not of.waits.num_devices:
+        parts.append("No call leaves the host: its cores copy the bytes between processes. ")
     parts.append(comm_advice(of.library).calls_are)
     if of.overlap_ratio is not None:
         parts.append(f"{format_ratio(of.overlap_ratio)} of the communication overlaps with compute. ")
@@ -106,6 +114,11 @@ def _action(of: ExposedComm, kind: FindingKind) -> str:
             "Give each call more to do (a larger batch), use fewer ranks in the group, or keep the group "
             "inside a host; `perfscope bench list` lists what this scheme sends."
         )
+    return _link_action(of, advice, inside_host=of.is_one_host and kind is FindingKind.SLOW_LINK)
+
+
+def _link_action(of: ExposedComm, advice: CommAdvice, *, inside_host: bool) -> str:
+    """How to send less, or earlier."""
     counted = [sent for sent in of.sent if sent.collective == (advice.counts or of.longest)]
     calls, num_bytes = sum(row.num_calls for row in counted), sum(row.num_bytes for row in counted)
     if calls and 0 < num_bytes < calls * of.small_bytes and advice.small:
@@ -113,8 +126,9 @@ def _action(of: ExposedComm, kind: FindingKind) -> str:
     if 0 < calls <= of.waits.num_steps and advice.one_call:
         return advice.one_call
     if of.ideal_step_ns is not None and of.overlap_gain_ns < 0.5 * of.ideal_gain_ns:
+        otherwise = "use fewer processes with more threads each" if inside_host else "use a faster link"
         return (
-            f"Send fewer bytes ({advice.fewer_bytes}) or use a faster link: overlapping all of it would "
+            f"Send fewer bytes ({advice.fewer_bytes}) or {otherwise}: overlapping all of it would "
             f"bring {format_ratio(of.overlap_gain_ratio, 0)} of the step at most."
         )
     return advice.overlap

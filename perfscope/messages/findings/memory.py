@@ -1,4 +1,4 @@
-"""Memory of devices."""
+"""Memory of devices and of processes."""
 
 from __future__ import annotations
 
@@ -39,5 +39,32 @@ class LowHeadroom(FindingFacts, frozen=True, kw_only=True):
             f"{held}{more} A longer sequence, a larger batch or fragmentation may end the run.",
             "Use a smaller batch per device, activation checkpointing, or shard parameters and optimizer "
             "state (FSDP, ZeRO).",
+            heading,
+        )
+
+
+class MemoryGrows(FindingFacts, frozen=True, kw_only=True):
+    """Resident memory of a process, see analysis.machine.results.RankMemory."""
+
+    num_ranks: int
+    first_bytes: int
+    last_bytes: int
+    bytes_per_step: float
+
+    def text(self, subject: Subject) -> FindingText:
+        heading = "Memory grows over the run"
+        title = (
+            f"{heading}: the process of rank {subject.rank} grows from {format_bytes(self.first_bytes)} to "
+            f"{format_bytes(self.last_bytes)} while steps run, "
+            f"{format_bytes(self.bytes_per_step)} per step."
+        )
+        detail = "It rises steadily to the end of the run."
+        if self.num_ranks > 1:
+            detail += f" {self.num_ranks:,} ranks grow; this one grows most."
+        return FindingText(
+            title,
+            detail,
+            "Look for tensors that stay referenced: losses or outputs appended to a list with their graphs "
+            "(use `loss.item()` or `.detach()`), caches without a limit, objects that the dataset keeps.",
             heading,
         )

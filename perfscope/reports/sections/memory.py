@@ -8,10 +8,11 @@ from perfscope import units
 from perfscope.analysis.machine.results import CounterTrack, MachineAnalysis, MemoryLimit
 from perfscope.analysis.results import RankResult, RunAnalysis
 from perfscope.reports.display import visible
-from perfscope.reports.model import Block, Column, Section, Table, Unit, Value
+from perfscope.reports.model import Block, Column, Note, Section, Table, Unit, Value
 from perfscope.reports.sections.allocations import allocation_blocks, allocation_lead
 from perfscope.reports.sections.counters import counters_block, of_memory
 from perfscope.reports.sections.machine import origin_ns
+from perfscope.vocabulary.findings import FindingKind
 from perfscope.vocabulary.memory import HOST_MEMORY, LimitOf
 
 MOST_PRINTED = 8
@@ -111,6 +112,12 @@ _RANKS_CAPTION = {
     "framework and its libraries.",
     False: "Process memory also holds the framework and its libraries.",
 }
+
+
+def growth_notices(analysis: RunAnalysis) -> tuple[Note, ...]:
+    """A process that holds ever more memory ends some day, however fast it trains."""
+    growing = [finding for finding in analysis.findings[1:] if finding.id is FindingKind.MEMORY_GROWS]
+    return tuple(Note(text=finding.text.title, tone="caution") for finding in growing)
 
 
 def _ranks_table(analysis: RunAnalysis) -> Table | None:

@@ -169,7 +169,8 @@ def test_many_slow_transfers_are_laid_at_the_link(tmp_path: Path) -> None:
         run.window(rank, [span(0, 3 * MS, "compute"), *calls], STEP[:1])
     verdict = analyze_run(run.read()).findings[0]
     assert verdict.id == "slow_link"
-    assert "faster link" in verdict.text.action
+    assert "between the ranks of a host" in verdict.text.title
+    assert "fewer processes with more threads" in verdict.text.action
     assert "14.3 % of the communication overlaps with compute." in verdict.text.detail
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from perfscope.analysis.results import Finding
 from perfscope.analysis.run import analyze_run
 from perfscope.reports.build import build_report
@@ -131,3 +133,22 @@ def test_without_the_tensors_memory_the_finding_is_less_certain(tmp_path: Path) 
 def test_a_device_that_the_allocators_cache_fills_or_with_room_is_none(tmp_path: Path) -> None:
     assert full_device(tmp_path / "cache", used=76, tensors=40) == []
     assert full_device(tmp_path / "room", used=72, tensors=69) == []
+
+
+def test_memory_that_grows_to_the_end_of_the_steps_is_a_notice(tmp_path: Path) -> None:
+    analysis = analyze_run(run_of(tmp_path, sampled()).read())
+    assert analysis.machine is not None
+    (rank,) = analysis.machine.rank_memory
+    assert rank.growth_bytes_per_s == pytest.approx(GIB / 10, rel=0.02)
+    finding = next(finding for finding in analysis.findings if finding.id is FindingKind.MEMORY_GROWS)
+    assert finding.rank == 0 and "loss.item()" in finding.text.action
+    assert any("Memory grows over the run" in note.text for note in build_report(analysis, None).notices)
+
+
+@pytest.mark.parametrize("full_at", [11, 14])
+def test_memory_that_fills_up_and_stays_does_not_grow(tmp_path: Path, full_at: int) -> None:
+    file = SampleFile()
+    values = [GIB + round(GIB * min(max(t - 10, 0), full_at - 10) / (full_at - 10)) for t in SLOW]
+    file.add("rank_resident_bytes", SLOW, values, kind="gauge", unit="bytes", pid="100")
+    machine = analyze_run(run_of(tmp_path, file).read()).machine
+    assert machine is not None and machine.rank_memory[0].growth_bytes_per_s is None

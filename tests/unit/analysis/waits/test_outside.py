@@ -27,6 +27,7 @@ def first_slow(
     is_traced: bool = True,
     batches: tuple[int, int] = (8, 8),
     input_ms: tuple[int, int] = (0, 0),
+    compute_ms: tuple[int, int] = (34, 34),
 ) -> Finding | None:
     """The first finding, of two ranks whose traced steps are alike; None: it names no rank.
 
@@ -38,6 +39,7 @@ def first_slow(
         is_traced: there are traced steps.
         batches: samples of each rank's step.
         input_ms: that each rank waits for input in a step.
+        compute_ms: of each rank in a traced step.
     """
     run = SyntheticRun(path, world_size=2)
     for rank in (0, 1):
@@ -47,6 +49,8 @@ def first_slow(
             "backward_ns": [backward_ms[rank] * MS] * NUM,
             "thread_user_ns": [ran_ms[rank] * MS] * NUM,
             "thread_system_ns": [0] * NUM,
+            "user_ns": [ran_ms[rank] * MS] * NUM,
+            "system_ns": [0] * NUM,
             "runqueue_ns": [0] * NUM,
             "samples": [batches[rank]] * NUM,
             "input_ns": [input_ms[rank] * MS] * NUM,
@@ -58,8 +62,13 @@ def first_slow(
                 one
                 for step in TRACED
                 for one in (
-                    span(step * STEP, 34 * MS, "compute"),
-                    comm(step * STEP + 34 * MS, 5 * MS, step, in_bytes=10**6),
+                    span(step * STEP, compute_ms[rank] * MS, "compute"),
+                    comm(
+                        step * STEP + compute_ms[rank] * MS,
+                        (39 - compute_ms[rank]) * MS,
+                        step,
+                        in_bytes=10**6,
+                    ),
                 )
             ]
             run.window(rank, spans, [(step, step * STEP, (step + 1) * STEP) for step in TRACED])
@@ -106,3 +115,13 @@ def test_a_rank_with_more_samples_does_other_work(tmp_path: Path) -> None:
 
 def test_a_rank_that_waits_for_input_is_no_slow_rank(tmp_path: Path) -> None:
     assert first_slow(tmp_path, ran_ms=(10, 10), input_ms=(0, 20)) is None
+
+
+@pytest.mark.parametrize("compute_ms", [(24, 34), (20, 36)])
+def test_a_rank_that_only_a_few_traced_steps_show_as_slow_is_not_named(
+    tmp_path: Path, compute_ms: tuple[int, int]
+) -> None:
+    alike = first_slow(tmp_path / "alike", ran_ms=(30, 30), backward_ms=(20, 20), compute_ms=compute_ms)
+    assert alike is None
+    named = first_slow(tmp_path / "slower", ran_ms=(20, 30), backward_ms=(20, 20), compute_ms=compute_ms)
+    assert named is not None and named.rank == 1
