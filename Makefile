@@ -53,7 +53,7 @@ $(TEST_VENV)/wheel: $(TEST_VENV)/ready $(SOURCES)
 $(CHECK): wheel
 	rm -rf $(CHECK) && mkdir -p $(CHECK)
 	cp -r tests examples benchmarks docs packaging action.yml mkdocs.yml pyproject.toml \
-		constraints*.txt CITATION.cff .github .pre-commit-config.yaml *.md $(CHECK)/
+		constraints*.txt CITATION.cff .ci .github .pre-commit-config.yaml *.md $(CHECK)/
 
 system-packages: ## install the Debian packages the tests can use (as root)
 	@sh tests/system-packages.sh
@@ -84,7 +84,7 @@ test-slow: $(CHECK) $(TEST_VENV)/jax ## the tests `make test` leaves out
 		sh tests/pytest.sh $(PYTEST_FLAGS) $(TIMED)
 
 test-sweep: $(CHECK) ## further settings of what the slow tests cover: half an hour
-	cd $(CHECK) && PATH="$(CURDIR)/$(TEST_VENV)/bin:$$PATH" python -m pytest -n 2 --durations 10 -m sweep
+	cd $(CHECK) && PATH="$(CURDIR)/$(TEST_VENV)/bin:$$PATH" python -m pytest -n 2 --dist loadgroup --durations 10 -m sweep
 
 check-overhead: $(CHECK) ## gate what perfscope costs a training with `perfscope check`; some minutes
 	cd $(CHECK) && rm -rf overhead && PATH="$(CURDIR)/$(TEST_VENV)/bin:$$PATH" && \
@@ -101,7 +101,7 @@ test-slurm: $(CHECK) ## real Slurm daemons on this machine (as root); under thre
 	@sh tests/system-packages.sh tests/slurm/debian-packages.txt
 	cd $(CHECK) && PATH="$(CURDIR)/$(TEST_VENV)/bin:$$PATH" sh tests/pytest.sh -m slurm --durations 10 tests/slurm
 
-$(FRAMEWORKS_VENV)/ready: $(CHECK) tests/frameworks/requirements.txt constraints.txt
+$(FRAMEWORKS_VENV)/ready: $(TEST_VENV)/wheel tests/frameworks/requirements.txt constraints.txt
 	$(PYTHON) -m venv $(FRAMEWORKS_VENV)
 	$(FRAMEWORKS_VENV)/bin/python -m pip install $(PIP_FLAGS) -r tests/frameworks/requirements.txt
 	# It asks for the package `tensorflow`, which for CPUs is called otherwise.
@@ -111,7 +111,7 @@ $(FRAMEWORKS_VENV)/ready: $(CHECK) tests/frameworks/requirements.txt constraints
 	@touch $@
 
 # Horovod is compiled only when asked for: PERFSCOPE_BUILD_HOROVOD=1 make test-frameworks
-test-frameworks: $(FRAMEWORKS_VENV)/ready ## TensorFlow, Keras, JAX, MXNet, MPI and (if built) Horovod; downloads 2 GB
+test-frameworks: $(CHECK) $(FRAMEWORKS_VENV)/ready ## TensorFlow, Keras, JAX, MXNet, MPI and (if built) Horovod; downloads 2 GB
 	sh tests/frameworks/make-mxnet-venv.sh build/mxnet-venv
 	if [ -n "$$PERFSCOPE_BUILD_HOROVOD" ]; then sh tests/frameworks/build-horovod.sh $(FRAMEWORKS_VENV); fi
 	cd $(CHECK) && PATH="$(CURDIR)/$(FRAMEWORKS_VENV)/bin:$$PATH" \
@@ -120,19 +120,19 @@ test-frameworks: $(FRAMEWORKS_VENV)/ready ## TensorFlow, Keras, JAX, MXNet, MPI 
 
 EXPORTS_VENV := build/exports-venv
 
-$(EXPORTS_VENV)/ready: $(CHECK)
+$(EXPORTS_VENV)/ready: $(TEST_VENV)/wheel
 	$(PYTHON) -m venv --clear $(EXPORTS_VENV)
 	$(EXPORTS_VENV)/bin/python -m pip install $(PIP_FLAGS) \
 		"$$(ls build/dist/perfscope_hpc-*.whl)[test,trackers,otf2,darshan]"
 	@touch $@
 
-test-exports: $(EXPORTS_VENV)/ready ## trackers (MLflow, Weights & Biases, TensorBoard), OTF2 archives and logs of Darshan
-	cd $(CHECK) && PATH="$(CURDIR)/$(EXPORTS_VENV)/bin:$$PATH" python -m pytest -ra \
+test-exports: $(CHECK) $(EXPORTS_VENV)/ready ## trackers (MLflow, Weights & Biases, TensorBoard), OTF2 archives and logs of Darshan
+	cd $(CHECK) && PATH="$(CURDIR)/$(EXPORTS_VENV)/bin:$$PATH" sh tests/pytest.sh -ra \
 		tests/unit/cli/test_export_trackers.py tests/unit/reports/test_otf2.py tests/unit/collectors/test_darshan.py
 
 ECOSYSTEM_VENV := build/ecosystem-venv
 
-$(ECOSYSTEM_VENV)/ready: $(CHECK) tests/ecosystem/requirements.txt tests/ecosystem/timm.txt
+$(ECOSYSTEM_VENV)/ready: $(TEST_VENV)/wheel tests/ecosystem/requirements.txt tests/ecosystem/timm.txt
 	$(PYTHON) -m venv --clear $(ECOSYSTEM_VENV)
 	$(ECOSYSTEM_VENV)/bin/python -m pip install $(PIP_FLAGS) \
 		-r tests/ecosystem/requirements.txt "$$(ls build/dist/perfscope_hpc-*.whl)[test]"
@@ -140,7 +140,7 @@ $(ECOSYSTEM_VENV)/ready: $(CHECK) tests/ecosystem/requirements.txt tests/ecosyst
 		-r tests/ecosystem/timm.txt
 	@touch $@
 
-test-ecosystem: $(ECOSYSTEM_VENV)/ready ## programs of Lightning, Hugging Face, accelerate, Flax, Optuna, notebooks
+test-ecosystem: $(CHECK) $(ECOSYSTEM_VENV)/ready ## programs of Lightning, Hugging Face, accelerate, Flax, Optuna, notebooks
 	cd $(CHECK) && PATH="$(CURDIR)/$(ECOSYSTEM_VENV)/bin:$$PATH" sh tests/pytest.sh -m ecosystem \
 		--durations 10 tests/ecosystem
 

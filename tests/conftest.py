@@ -6,6 +6,7 @@ import os
 import signal
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
@@ -24,22 +25,6 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("perfscope")
 
 _HERE = Path(__file__).parent
-# Tests that share what one start of ranks or a long recording gave: under `--dist loadgroup` one worker runs
-# them all (`make test-slow`), where three workers would each make it again.
-_SHARING = {
-    "pipelines": ("runners/test_pp.py", "runners/test_hy.py"),
-    "servers": ("runners/test_async.py", "runners/test_easgd.py"),
-    "exact": ("runners/test_dp.py",),
-    "codecs": ("runners/test_compression.py",),
-    "stages": ("runners/test_mp.py",),
-    "models": ("runners/test_more_models.py",),
-    "shapes": ("runners/test_inputs.py",),
-    "held-out": ("runners/test_learning.py",),
-    "clicks": ("runners/test_clicks.py",),
-    "hybrids": ("integration/test_compare_hybrids.py",),
-    "damage": ("integration/test_damage.py",),
-}
-_GROUPS = {file: group for group, files in _SHARING.items() for file in files}
 _LISTED = [
     (marker, *line.split(" ", 1))
     for marker in ("slow", "sweep")
@@ -50,7 +35,7 @@ _LISTED = [
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Marks the cases of slow.txt and sweep.txt, and those that one worker should run.
+    """Marks the cases of slow.txt and sweep.txt.
 
     Raises:
         UsageError: a line names no test of a file that was collected whole.
@@ -58,9 +43,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     of_file: dict[str, list[pytest.Item]] = {}
     for item in items:
         of_file.setdefault(item.path.relative_to(_HERE).as_posix(), []).append(item)
-    for file, group in _GROUPS.items():
-        for item in of_file.get(file, []):
-            item.add_marker(pytest.mark.xdist_group(group))
     partly = config.getoption("lf", False) or any("::" in argument for argument in config.args)
     for marker, file, name in _LISTED:
         named = [item for item in of_file.get(file, []) if name in item.name]
@@ -68,6 +50,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             raise pytest.UsageError(f"tests/{marker}.txt: no test of {file} has {name!r} in its name")
         for item in named:
             item.add_marker(marker)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With `--dist loadgroup` (`make test-slow`), tests that share a start run in one worker."""
+    if config.getoption("dist") != "loadgroup":
+        return None
+    from tests.support.sharing import SharedStarts
+
+    return SharedStarts(config, log)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

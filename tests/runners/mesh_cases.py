@@ -55,8 +55,8 @@ CASES: dict[str, dict[str, BenchConfig]] = {
     },
     "two ranks": {
         **_cases(
-            *("pp=2 gpipe", "pp=2 interleaved", "pp=2 zero-bubble", "fsdp=2 gpt-nano", "fsdp=2 moe-nano"),
-            *("tp=2 llama-nano", "cp=2 llama-nano", "sp=2 llama-nano", "sp=2 moe-nano"),
+            *("pp=2 gpipe", "pp=2 interleaved", "pp=2 zero-bubble", "fsdp=2 gpt-nano"),
+            *("tp=2 llama-nano", "cp=2 llama-nano", "sp=2 llama-nano"),
         ),
         **{f"{axis}=2 accumulated": mesh(f"{axis}=2", accumulate=2) for axis in ("dp", "fsdp", "tp", "cp")},
         **{
@@ -66,10 +66,9 @@ CASES: dict[str, dict[str, BenchConfig]] = {
     },
     "four ranks": {
         **_cases(
-            *("dp=2,cp=2 gpt-nano", "tp=2,cp=2 llama-nano", "cp=2,pp=2 llama-nano", "tp=2,pp=2 moe-nano"),
-            *("dp=2,fsdp=2", "fsdp=2,tp=2", "fsdp=2,pp=2", "fsdp=2,pp=2 zero-bubble", "fsdp=2,cp=2"),
-            *("sp=2,pp=2", "sp=2,cp=2", "fsdp=2,sp=2 llama-nano", "ep=4 moe-nano", "dp=2,ep=2 moe-nano"),
-            *("fsdp=2,ep=2 moe-nano", "ep=2,pp=2 moe-nano", "ep=2,cp=2 moe-nano", "ep=2,sp=2 moe-nano"),
+            *("tp=2,pp=2 moe-nano", "dp=2,fsdp=2", "fsdp=2,tp=2", "fsdp=2,pp=2", "fsdp=2,cp=2"),
+            *("fsdp=2,sp=2 llama-nano", "ep=4 moe-nano", "dp=2,ep=2 moe-nano", "fsdp=2,ep=2 moe-nano"),
+            "ep=2,pp=2 moe-nano",
         ),
         **{
             f"{text} {kind}": mesh(text, cp_attention=kind)
@@ -82,6 +81,12 @@ CASES: dict[str, dict[str, BenchConfig]] = {
         *("dp=2,tp=2,cp=2", "dp=2,cp=2,pp=2"),
     ),
     "sixteen ranks": _cases("dp=2,tp=2,cp=2,pp=2", "dp=2,fsdp=2,tp=2,pp=2"),
+    # Left to `make test-sweep`.
+    "sweep of two ranks": _cases("fsdp=2 moe-nano", "sp=2 moe-nano"),
+    "sweep of four ranks": _cases(
+        *("dp=2,cp=2 gpt-nano", "tp=2,cp=2 llama-nano", "cp=2,pp=2 llama-nano", "fsdp=2,pp=2 zero-bubble"),
+        *("sp=2,pp=2", "sp=2,cp=2", "ep=2,cp=2 moe-nano", "ep=2,sp=2 moe-nano"),
+    ),
 }
 
 

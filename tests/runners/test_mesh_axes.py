@@ -23,7 +23,12 @@ from tests.runners.training import expected_calls
 pytestmark = pytest.mark.torch
 BOUND = 1e-12  # of a weight after 3 steps in float64; sums are only taken in another order
 EVERY = [
-    pytest.param(group, name, id=name, marks=[pytest.mark.slow, pytest.mark.xdist_group(group)])
+    pytest.param(
+        group,
+        name,
+        id=f"{group}: {name}",
+        marks=[pytest.mark.slow, *([pytest.mark.sweep] if group.startswith("sweep") else [])],
+    )
     for group, configs in CASES.items()
     for name in configs
     if group != "axes"

@@ -1,0 +1,65 @@
+"""`.ci/run` with a `make` that only notes what it was asked for."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parents[2] / ".ci" / "run"
+MAKE = """#!/bin/sh
+echo "$*" >> made.txt
+echo "output of $*"
+case "$*" in *"$FAILS"*) exit 2 ;; esac
+"""
+MEASURING = {"test", "test-slow", "test-vm", "check-overhead", "demo"}  # by themselves
+WAITING = {"test-slurm", "test-exports", "docs .venv/ready"}
+
+
+def run(folder: Path, fails: str) -> tuple[subprocess.CompletedProcess[str], list[str]]:
+    """The script in a folder, and the arguments of every `make`, in order."""
+    for name, text in ((".ci/run", SCRIPT.read_text(encoding="utf-8")), ("bin/make", MAKE)):
+        (folder / name).parent.mkdir()
+        (folder / name).write_text(text, encoding="utf-8")
+        (folder / name).chmod(0o755)
+    variables = {**os.environ, "PATH": f"{folder / 'bin'}:{os.environ['PATH']}", "FAILS": fails}
+    ended = subprocess.run(
+        ["bash", str(folder / ".ci/run")],
+        env=variables,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    return ended, (folder / "made.txt").read_text(encoding="utf-8").splitlines()
+
+
+def test_every_target_is_made_and_has_its_seconds(tmp_path: Path) -> None:
+    ended, made = run(tmp_path, "nothing")
+    assert ended.returncode == 0, ended.stdout
+    assert set(made) == MEASURING | {"build/check"} | {f"-o build/check {target}" for target in WAITING}
+    assert made[:2] == ["test", "test-slow"] and made[-2:] == ["check-overhead", "demo"]
+    for target in MEASURING | WAITING:
+        assert re.search(rf"^make {re.escape(target)}: \d+ s, \d+ s since the start$", ended.stdout, re.M)
+
+
+@pytest.mark.parametrize("target", sorted(WAITING))
+def test_a_target_that_fails_beside_others_fails_the_script_and_shows_every_output(
+    tmp_path: Path, target: str
+) -> None:
+    ended, made = run(tmp_path, f"-o build/check {target}")
+    assert ended.returncode == 1
+    assert made[-1] not in {"check-overhead", "demo"}
+    for other in WAITING:
+        assert f"output of -o build/check {other}\n" in ended.stdout
+    assert ended.stdout.endswith(f"failed: make {target}\n")
+
+
+@pytest.mark.parametrize("target", ["test-slow", "demo"])
+def test_a_target_that_fails_by_itself_ends_the_script(tmp_path: Path, target: str) -> None:
+    ended, made = run(tmp_path, target)
+    assert ended.returncode != 0
+    assert made[-1] == target
