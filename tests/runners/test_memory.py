@@ -20,6 +20,7 @@ from tests.runners.ranks import run_ranks
 
 _ADAM = {"optimizer": "adamw", "batch": 8}
 _IMAGES = {"input_shape": (3, 64, 64), "momentum": 0.9, "batch": 8}
+_PIPELINE: dict[str, Any] = {"optimizer": "adamw", "batch": 16, "num_microbatches": 4}
 ALONE = {
     "transformer": memory_config("serial", "gpt-nano", **_ADAM),
     "accumulated": memory_config("serial", "smallcnn", batch=64, accumulate=4),
@@ -35,8 +36,12 @@ OF_TWO = {
     "fsdp": memory_config("dp.fsdp", "gpt-micro", mesh="fsdp=2", **_ADAM),
     "tp": memory_config("mesh", "gpt-micro", mesh="tp=2", **_ADAM),
     "cp": memory_config("mesh", "gpt-micro", mesh="cp=2", **_ADAM),
-    "pp": memory_config("mesh", "gpt-micro", mesh="pp=2", num_microbatches=4, **_ADAM),
+    **{
+        f"pp {kind}": memory_config("mesh", "gpt-micro", mesh="pp=2", pipeline=kind, **_PIPELINE)
+        for kind in ("1f1b", "gpipe", "interleaved", "zero-bubble")
+    },
 }
+OF_FOUR = {mesh: memory_config("mesh", "gpt-micro", mesh=mesh, **_PIPELINE) for mesh in ("pp=4", "tp=2,pp=2")}
 _ACCURACY = 0.1
 
 
@@ -61,8 +66,9 @@ def test_memory_of_other_models_and_precisions_is_predicted_to_a_tenth() -> None
 
 
 @pytest.mark.slow
-def test_memory_on_meshes_is_predicted_to_a_tenth() -> None:
-    _assert_near(OF_TWO, 2)
+@pytest.mark.parametrize(("cases", "num_ranks"), [(OF_TWO, 2), (OF_FOUR, 4)])
+def test_memory_on_meshes_is_predicted_to_a_tenth(cases: dict[str, BenchConfig], num_ranks: int) -> None:
+    _assert_near(cases, num_ranks)
 
 
 def _job(scheme: str, mesh: str | None = None, **settings: object) -> Job:

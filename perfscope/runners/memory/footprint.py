@@ -67,7 +67,7 @@ class RankShare:
     """
 
     def __init__(self, job: Job, rank: int) -> None:
-        self.job, mesh = job, job.mesh
+        self.job, self.rank, mesh = job, rank, job.mesh
         self.blocks = self._own_blocks(job, rank)
         self.num_passes = max(job.config.accumulate, 1)
         if mesh.size(Axis.PP) > 1:
@@ -217,8 +217,29 @@ def _buffers(tape: Tape, share: RankShare) -> Iterator[_Span]:
         yield _Span(-1, _FOREVER, held / share.shards)
     if share.shards > 1:
         yield from _gathered(tape, share, element)
+    if job.mesh.size(Axis.PP) > 1:
+        yield _Span(-1, _FOREVER, _between_stages(share))
     if job.mesh.size(Axis.CP) > 1 and job.config.cp_attention == "gather":
         yield from _keys_and_values(tape, share, element)
+
+
+def _between_stages(share: RankShare) -> float:
+    """What torch's stages keep from step to step.
+
+    Tensors to receive every microbatch and its gradient in, and the outputs of the last stage, of which the
+    microbatch at work has its own.
+    """
+    job, rank = share.job, share.rank
+    received = sum(
+        sent.bytes * sent.calls_in(1)
+        for other in job.mesh.group(Axis.PP, rank)
+        for sent in MeshParallel.sent_between_stages(job, other)
+        if sent.members[-1] == rank and other != rank
+    )
+    if not share.has(len(job.shape.blocks) - 1):
+        return received
+    outputs = prod(job.shape.cuts[-1]) * job.group_batch * job.element_size / job.mesh.size(Axis.CP)
+    return received + outputs * (1 - 1 / share.num_passes)
 
 
 def _keys_and_values(tape: Tape, share: RankShare, element: int) -> Iterator[_Span]:

@@ -267,12 +267,18 @@ class MeshParallel(Scheme):
     @classmethod
     def traffic(cls, job: Job, rank: int) -> Sequence[Traffic]:
         """See Scheme."""
-        mesh, calls = job.mesh, []
-        if mesh.size(Axis.PP) > 1:
-            parts = mesh.size(Axis.CP) * mesh.size(Axis.SP)
-            calls += [replace(sent, bytes=sent.bytes // parts) for sent in _pipeline(job).traffic(job, rank)]
         blocks, m = cls.own_blocks(job, rank), cls.num_microbatches(job)
-        return [*calls, *RankPart(job=job, rank=rank, blocks=blocks, num_microbatches=m).traffic()]
+        part = RankPart(job=job, rank=rank, blocks=blocks, num_microbatches=m)
+        return [*cls.sent_between_stages(job, rank), *part.traffic()]
+
+    @classmethod
+    def sent_between_stages(cls, job: Job, rank: int) -> Sequence[Traffic]:
+        """What a rank sends to the stages before and behind its own in a step."""
+        mesh = job.mesh
+        if mesh.size(Axis.PP) == 1:
+            return ()
+        parts = mesh.size(Axis.CP) * mesh.size(Axis.SP)
+        return [replace(sent, bytes=sent.bytes // parts) for sent in _pipeline(job).traffic(job, rank)]
 
     # --- on a rank --------------------------------------------------------------------------------------
 
