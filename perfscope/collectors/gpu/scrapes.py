@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 from array import array
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from msgspec import Struct
@@ -29,6 +29,8 @@ _BESIDE_NS = 60_000_000_000  # before the start and after the end of the run: sc
 _HOST_LABELS = ("Hostname", "hostname", "node", "kubernetes_node", "instance")
 _PART = "GPU_I_ID"  # of a GPU that is divided
 _Place = tuple[str, str]  # host of the run, GPU as its samples are labeled
+# GPU -> figure -> (times, values)
+_OfHost: TypeAlias = "Mapping[str, Mapping[str, tuple[array[int], array[float]]]]"
 
 
 class ImportedScrapes(Struct, frozen=True, kw_only=True):
@@ -201,37 +203,36 @@ def _gpus(path: Path) -> list[dict[str, Any]]:
     )
 
 
-def _write(run: _Run, host: str, gpus: Mapping[str, Mapping[str, tuple[array[int], array[float]]]]) -> None:
+def _write(run: _Run, host: str, gpus: _OfHost) -> None:
     """hosts/<host>/scrapes.jsonl, in the format of samples.jsonl and the host's monotonic clock."""
+    try:
+        with replacing(run.path / layout.HOSTS / host / layout.SCRAPES_JSONL) as file:
+            file.writelines(json.dumps(line).encode() + b"\n" for line in _lines(run, host, gpus))
+    except OSError as error:
+        raise RunDirectoryError(f"cannot write to {run.path}: {error.strerror}") from error
+
+
+def _lines(run: _Run, host: str, gpus: _OfHost) -> Iterator[object]:
     samples = run.samples[host]
     anchors = samples.anchors if samples is not None and samples.anchors else ((run.start_ns, run.start_ns),)
     mono, unix = (np.array(column, np.int64) for column in zip(*anchors, strict=True))
-    lines: list[object] = [
-        {
-            "schema_version": 1,
-            "host": host,
-            "pid": 0,
-            "interval_ns": 1_000_000_000,
-            "anchor": list(anchors[0]),
-        }
-    ]
-    number = 0
-    for gpu, names in gpus.items():
-        for name, (times, values) in names.items():
-            labels = {"gpu": gpu, **(LINK_LABELS if name in LINK_NAMES else {})}
-            lines.append(
-                {"id": number, "collector": "gpu", "series": [Series(EXPORTED[name], labels).as_dict()]}
-            )
-            wall, first = np.unique(np.frombuffer(times, np.int64), return_index=True)
-            at = wall - unix[0] + mono[0] - _drift(wall, mono, unix)
-            readings = zip(at.tolist(), np.frombuffer(values, np.float64)[first].tolist(), strict=True)
-            lines += [[number, begin, begin, [_plain(value)]] for begin, value in readings if begin >= 0]
-            number += 1
-    try:
-        with replacing(run.path / layout.HOSTS / host / layout.SCRAPES_JSONL) as file:
-            file.write("".join(json.dumps(line) + "\n" for line in lines).encode())
-    except OSError as error:
-        raise RunDirectoryError(f"cannot write to {run.path}: {error.strerror}") from error
+    yield {
+        "schema_version": 1,
+        "host": host,
+        "pid": 0,
+        "interval_ns": 1_000_000_000,
+        "anchor": list(anchors[0]),
+    }
+    series = [(gpu, name, read) for gpu, names in gpus.items() for name, read in names.items()]
+    for number, (gpu, name, (times, values)) in enumerate(series):
+        labels = {"gpu": gpu, **(LINK_LABELS if name in LINK_NAMES else {})}
+        yield {"id": number, "collector": "gpu", "series": [Series(EXPORTED[name], labels).as_dict()]}
+        wall, first = np.unique(np.frombuffer(times, np.int64), return_index=True)
+        at = wall - unix[0] + mono[0] - _drift(wall, mono, unix)
+        readings = zip(at.tolist(), np.frombuffer(values, np.float64)[first].tolist(), strict=True)
+        for begin, value in readings:
+            if begin >= 0:
+                yield [number, begin, begin, [_plain(value)]]
 
 
 def _drift(wall: Any, mono: Any, unix: Any) -> Any:

@@ -7,6 +7,7 @@ import math
 import os
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 from random import Random
 
@@ -209,3 +210,17 @@ def test_damaged_text_is_one_line_or_what_can_be_read(tmp_path: Path) -> None:
             assert "\n" not in str(error)
         samples = RunReader(run).samples("n1")
         assert samples is None or samples.num_dropped == 0
+
+
+def test_memory_stays_below_the_size_of_the_text(tmp_path: Path) -> None:
+    run = run_of(tmp_path)
+    path = tmp_path / "dcgm.prom"
+    with path.open("w", encoding="utf-8") as file:
+        for at in range(10_000):
+            file.write(scrape(START + at / 10_000, value("DCGM_FI_DEV_POWER_USAGE", 300)))
+    import_scrapes(run, [path])  # imports of modules do not count
+    tracemalloc.start()
+    import_scrapes(run, [path])
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < path.stat().st_size
