@@ -47,6 +47,7 @@ SCRIPTS = (
 STYLES = ("report.css", "machine.css", "timeline.css")
 # Only in reports that compare: the others stay small.
 CURVE_SCRIPT, CURVE_STYLE, HISTORY_STYLE = "curves.js", "curves.css", "history.css"
+LONG_TEXT = 44  # characters of a cell from which on it wraps
 TEMPLATES = ("report.html.j2", "blocks.html.j2")
 
 
@@ -124,6 +125,7 @@ def _environment() -> jinja2.Environment:
         machine_pictures=lambda machine: Markup(page_svgs(machine, paint)),
         bar_maximum=_bar_maximum,
         sort_value=_sort_value,
+        cell_looks=_cell_looks,
         sort_state=_sort_state,
     )
     return environment
@@ -152,6 +154,14 @@ def _sort_value(value: Value) -> str:
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
         return ""
     return f"{value:.9g}" if isinstance(value, float) else str(value)
+
+
+def _cell_looks(column: Column, value: Value, tone: str) -> str:
+    """Classes of a cell; "" of a number, of which there are most."""
+    looks = [column.unit.value] if column.align == "left" else []
+    looks += ["heat", f"heat-{tone}"] if tone else []
+    looks += ["long"] if isinstance(value, str) and len(value) > LONG_TEXT else []
+    return " ".join(looks)
 
 
 def _sort_state(table: Table, column: Column) -> str:

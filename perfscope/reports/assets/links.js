@@ -57,7 +57,7 @@ function choose(name, value) {
 
 function revealNamed(place, name) {
   const rows = [...place.querySelectorAll("[data-table] tbody tr")];
-  const names = (row) => [...row.cells].filter((cell) => !cell.classList.contains("right") || "rank" in cell.dataset);
+  const names = (row) => [...row.cells].filter((cell) => cell.matches(".code, .text, [data-rank]"));
   const row = rows.find((one) => names(one).some((cell) => cell.dataset.v === name));
   if (row) revealRow(row.closest("table"), row);
 }

@@ -247,14 +247,18 @@ function startFacets(table, refresh) {
 }
 
 const FOLDED_ROWS = window.matchMedia("(max-width: 620px)").matches ? 6 : 10;
+const MANY_TABLES = 4; // a section with so many has room for fewer rows of each
+const FEW_ROWS = 5;
 const FEW_MORE = 2; // rows that are not worth a button
 const PAPER_ROWS = 20;
 
 function startTable(table) {
   const body = table.tBodies[0];
   const headers = [...table.tHead.rows[0].cells];
-  let most = FOLDED_ROWS;
-  let folded = body.rows.length > FOLDED_ROWS + FEW_MORE;
+  const beside = table.closest("section, main").querySelectorAll("[data-table]").length;
+  const first = beside < MANY_TABLES ? FOLDED_ROWS : Math.min(FEW_ROWS, FOLDED_ROWS);
+  let most = first;
+  let folded = body.rows.length > first + FEW_MORE;
   let wanted = "";
   const choices = startFacets(table, () => refresh());
   const more = element("button", "", "more");
@@ -271,8 +275,8 @@ function startTable(table) {
       row.hidden = !fitting.has(row) || shown >= limit;
       if (!row.hidden) shown += 1;
     }
-    more.textContent = folded ? `Show all ${formatCount(hits)} rows` : `Show the first ${FOLDED_ROWS} rows`;
-    more.hidden = hits <= FOLDED_ROWS + FEW_MORE;
+    more.textContent = folded ? `Show all ${formatCount(hits)} rows` : `Show the first ${first} rows`;
+    more.hidden = hits <= first + FEW_MORE;
   };
   const key = (row, column) => {
     const text = row.cells[column].dataset.v;
@@ -325,7 +329,7 @@ function startTable(table) {
       left.textContent = hidden ? `${formatCount(hidden)} more rows on the screen.` : "";
     });
     addEventListener("afterprint", () => {
-      most = FOLDED_ROWS;
+      most = first;
       refresh();
     });
   }

@@ -108,7 +108,7 @@ function rowEntries(table, title, timeline) {
     for (const cell of names) {
       const name = cell.dataset.v;
       if (!name) continue;
-      const isNumber = cell.classList.contains("right");
+      const isNumber = !cell.matches(".code, .text");
       const text = isNumber ? `${header.toLowerCase()} ${name}` : name;
       entries.push({ text, kind: title, go: () => revealRow(table, row) });
       if (isRank && isNumber && timeline) entries.push(timelineEntry(text, `rank=${name}`));

@@ -22,7 +22,7 @@ from perfscope.reports.geometry import Tick
 ROW, LEAST_HEIGHT, MOST_HEIGHT = 18.0, 40.0, 360.0  # pixels
 COMPACT_HEIGHT = 72.0
 LINE = 14.0  # pixels that a row's label needs
-MOST_LABELS = 8  # of columns
+MOST_LABELS, FEW_LABELS = 8, 5  # of columns
 
 
 @lay_out.register
@@ -49,7 +49,7 @@ def _heat_map(chart: HeatMap) -> Picture:
         look="heatmap",
         legend=_scale(chart) if chart.compact else tuple(_entry(e.key, e.title) for e in chart.levels),
         panels=(Panel(plot="hm-plot", boxes=(box,), height=height, summary=chart.title),),
-        axis=x_axis(_every(chart.x_labels, MOST_LABELS)),
+        axis=x_axis(_every(chart.x_labels, FEW_LABELS if chart.compact else MOST_LABELS)),
         x_title=chart.x_title,
         y_title="" if chart.compact else chart.y_title,
         hook="heat" if chart.leads_to else "",

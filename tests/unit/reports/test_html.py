@@ -245,6 +245,15 @@ def test_size_without_data_is_within_budget() -> None:
     assert len(render_html(build_report(empty_analysis(), None)).encode()) < 100_000
 
 
+def test_a_row_of_a_table_costs_few_bytes() -> None:
+    """Pages of many ranks are made of rows: 1,024 ranks in 3 MB, about half of it rows of four tables."""
+    few, many = (render_html(build_report(synthetic_analysis(num_ranks=num), None)) for num in (64, 320))
+    rows = many.count("<tr>") - few.count("<tr>")
+    assert rows >= 2 * 256
+    assert (len(many) - len(few)) / rows < 700
+    assert '<td class="right' not in many
+
+
 def test_dark_blocks_agree() -> None:
     """The system's dark theme and the toggle's are the same colors, and define what the light one does."""
     light, dark_media, dark_toggle = theme_blocks(asset("report.css"))
