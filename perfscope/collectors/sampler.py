@@ -13,7 +13,6 @@ not counts.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import signal
@@ -32,6 +31,7 @@ from perfscope.collectors.registry import foreign_collectors, own_collectors
 from perfscope.collectors.sample_log import SampleLog
 from perfscope.errors import RunDirectoryError
 from perfscope.rundir import layout
+from perfscope.rundir.file_locks import try_lock
 from perfscope.rundir.writer import write_json
 
 DEFAULT_INTERVAL_NS = 100_000_000
@@ -285,9 +285,8 @@ def main(arguments: Sequence[str]) -> int:
     folder = run_dir / layout.HOSTS / host
     lock = os.open(folder / layout.SAMPLER_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return 0
+        if not try_lock(lock):
+            return 0
     except OSError:  # a file system without locks: only local rank 0 starts one, so go on
         os.set_inheritable(lock, False)
     _step_aside()

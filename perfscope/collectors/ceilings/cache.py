@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
@@ -17,6 +16,7 @@ from typing import Any
 
 from perfscope.collectors.ceilings.host import LocalHost
 from perfscope.rundir import layout
+from perfscope.rundir.file_locks import try_lock
 from perfscope.rundir.files import replacing
 
 WAIT_S = 3.0
@@ -89,18 +89,10 @@ class Cache:
 def _lock(descriptor: int) -> bool:
     """Raises OSError where the file system has no locks."""
     deadline = time.monotonic() + WAIT_S
-    while not _try_lock(descriptor):
+    while not try_lock(descriptor):
         if time.monotonic() > deadline:
             return False
         time.sleep(_POLL_S)
-    return True
-
-
-def _try_lock(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
     return True
 
 

@@ -66,20 +66,20 @@ class WholeTables(DividedTables):
 
     def forward(self, categories: torch.Tensor) -> torch.Tensor:
         """Three all-to-alls: categories, rows, and backward the gradients of the rows."""
-        num, own = len(categories), self.counts[self.group.index]
-        sizes, from_each = [num * count for count in self.counts], [num * own] * self.group.size
+        num, num_held = len(categories), self.counts[self.group.index]
+        sizes, from_each = [num * count for count in self.counts], [num * num_held] * self.group.size
         ordered = categories[:, self.order].split(self.counts, dim=1)
         asked = categories.new_empty(sum(from_each))
         comm.all_to_all(
             *(asked, torch.cat([part.flatten() for part in ordered]), self.group), splits=(from_each, sizes)
         )
-        wanted = asked.view(-1, own).unbind(dim=1)
+        wanted = asked.view(-1, num_held).unbind(dim=1)
         tables = [held.weight for held in self.children()]
         found = [functional.embedding(numbers, table) for numbers, table in zip(wanted, tables, strict=True)]
         rows = torch.stack(found, dim=1).flatten(0, 1)
         parts = exchange_rows(rows, from_each, sizes, self.group).split(sizes)
-        whole = [part.view(num, -1, self.width) for part in parts]
-        return torch.cat(whole, dim=1)[:, self.back]
+        rows = [part.view(num, -1, self.width) for part in parts]
+        return torch.cat(rows, dim=1)[:, self.back]
 
 
 class RowsOfTables(DividedTables):
@@ -259,11 +259,11 @@ class TableWise(TableParallel):
     @classmethod
     def lookups(cls, job: Job, rank: int) -> list[Traffic]:
         """See TableParallel."""
-        own = list(cls.layout(job)["tables"].values()).count(rank)
+        num_held = list(cls.layout(job)["tables"].values()).count(rank)
         row, num = job.element_size * _width(job), len(_tables_of(job))
         return [
             cls._call(job, rank, "all_to_all", job.group_batch * num * _CATEGORY_BYTES, "categories"),
-            cls._call(job, rank, "all_to_all", job.config.batch * own * row, "rows"),
+            cls._call(job, rank, "all_to_all", job.config.batch * num_held * row, "rows"),
             cls._call(job, rank, "all_to_all", job.group_batch * num * row, "gradients of rows"),
         ]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import random
@@ -19,6 +18,7 @@ from typing import Any
 from perfscope.children import Signals, await_child, held_signals
 from perfscope.errors import RunDirectoryError, UsageError
 from perfscope.rundir import layout
+from perfscope.rundir.file_locks import try_lock
 from perfscope.runners.sweep.state import DONE, FAILED, LOCK, PENDING, RUNS, CellState, Run, Study, save_study
 
 ENV_SWEEP = "PERFSCOPE_SWEEP"  # pid of the sweep; its runs end when it does
@@ -150,7 +150,7 @@ def sole_user(folder: Path, tell: Callable[[str], None]) -> Iterator[int]:
     try:
         deadline = time.monotonic() + _LOCK_TIMEOUT_S
         has_told = False
-        while not _try_lock(descriptor):
+        while not try_lock(descriptor):
             if not has_told:
                 tell("waiting: another sweep, or a run that one left behind, still uses this study")
                 has_told = True
@@ -163,14 +163,6 @@ def sole_user(folder: Path, tell: Callable[[str], None]) -> Iterator[int]:
         yield descriptor
     finally:
         os.close(descriptor)
-
-
-def _try_lock(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def _run_one(cell: CellState, run: Run, how: How, signals: Signals) -> None:

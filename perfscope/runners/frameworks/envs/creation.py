@@ -5,7 +5,6 @@ What is there already is kept: a second call does nothing, one after an interrup
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import re
@@ -17,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from perfscope.errors import RunDirectoryError
+from perfscope.rundir.file_locks import try_lock
 from perfscope.rundir.writer import write_json
 from perfscope.runners.config import BenchError
 from perfscope.runners.frameworks.envs import building
@@ -278,10 +278,8 @@ def _alone(base: Path, name: str) -> Iterator[None]:
     except OSError as error:
         raise BenchError(f"environments cannot be made in {base}: {error.strerror}; choose --dir") from error
     with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise BenchError(f"another perfscope is making the environment {name} right now") from None
+        if not try_lock(file):
+            raise BenchError(f"another perfscope is making the environment {name} right now")
         yield
 
 
