@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from perfscope.analysis.study.framework_results import FrameworkPoint, FrameworkRow, FrameworkStudy
 from perfscope.analysis.study.parity import EARLY_STEPS, EARLY_TOLERANCE, TOLERANCE
 from perfscope.messages.comparison import frameworks as words
+from perfscope.messages.comparison.doubt import REPEAT_QUIETLY
 
 LEVEL = 0.05  # speeds nearer than that are not ranked: runs of one and the same framework differ by as much
 _MOST_MODELS = 3  # in the headline
@@ -21,6 +22,12 @@ def fastest(rows: Sequence[FrameworkRow], size: int) -> list[FrameworkRow]:
 def level_with(best: FrameworkRow, rows: Sequence[FrameworkRow], size: int) -> list[FrameworkRow]:
     """Of `others` those as fast as the best as far as is known: too near, or within the repeats."""
     return [framework for framework in rows if not _apart(best.point(size), framework.point(size))]
+
+
+def in_doubt(leading: Sequence[FrameworkRow], size: int) -> bool:
+    """Whether all runs of the fastest or of the second of `leading` were disturbed."""
+    points = [point for row in leading[:2] if (point := row.point(size)) is not None]
+    return any(point.num_disturbed == len(point.runs) for point in points)
 
 
 def _apart(best: FrameworkPoint | None, other: FrameworkPoint | None) -> bool:
@@ -41,6 +48,11 @@ def _speed_on(rows: Sequence[FrameworkRow], size: int) -> str:
     frameworks = fastest(rows, size)
     if len(frameworks) < 2:
         return ""
+    text = _measured_on(frameworks, size)
+    return words.in_disturbed_runs(text) if in_doubt(frameworks, size) else text
+
+
+def _measured_on(frameworks: Sequence[FrameworkRow], size: int) -> str:
     best, framework_rows = frameworks[0], frameworks[1:]
     level = level_with(best, framework_rows, size)
     if level:
@@ -103,10 +115,11 @@ def scaling_of(rows: Sequence[FrameworkRow], sizes: Sequence[int]) -> str:
     return words.gains(name, (fewest, most), speedup, share, slower)
 
 
-def action_of(rows: Sequence[FrameworkRow]) -> str:
-    """What to do about curves that differ."""
-    astray = _astray(rows)
-    return words.find_out_why(astray) if astray else ""
+def action_of(rows: Sequence[FrameworkRow], sizes: Sequence[int]) -> str:
+    """What to do about curves that differ, or about runs that do not tell the order."""
+    if astray := _astray(rows):
+        return words.find_out_why(astray)
+    return REPEAT_QUIETLY if any(in_doubt(fastest(rows, size), size) for size in sizes) else ""
 
 
 def _astray(rows: Sequence[FrameworkRow]) -> list[str]:
@@ -140,5 +153,7 @@ def _winner(study: FrameworkStudy) -> str:
     fastest_rows = fastest(study.rows, size)
     if len(fastest_rows) < 2:
         return ""
+    if in_doubt(fastest_rows, size):
+        return words.winner_not_known(study.title, size)
     level = level_with(fastest_rows[0], fastest_rows[1:], size)
     return words.winner(sorted([fastest_rows[0].name, *(row.name for row in level)]), study.title, size)

@@ -117,7 +117,7 @@ def _study(runs: Sequence[StudyRun], title: str) -> FrameworkStudy:
         rows=tuple(rows),
         world_sizes=sizes,
         headline=f"{title}: {headline_of(rows, sizes)}",
-        action=action_of(rows),
+        action=action_of(rows, sizes),
         missing=tuple(_missing(rows, reference)),
         trained=_trained(runs),
         agreement=agreement_of(rows, reference),

@@ -103,6 +103,11 @@ def fastest(best: str, size: int, slower: Sequence[str], ratios: tuple[float, fl
     return f"on {ranks(size)} {best} trains {span} as many samples/s {whom}"
 
 
+def in_disturbed_runs(clause: str) -> str:
+    """A clause of `level` or `fastest` that other load may have decided."""
+    return f"{clause}, in runs that were disturbed"
+
+
 def speeds(clauses: Sequence[str]) -> str:
     """Of each number of ranks the clause of `level` or `fastest`."""
     return f"{'; '.join(clauses)}." if clauses else NOT_COMPARED
@@ -187,3 +192,8 @@ def winner(names: Sequence[str], title: str, size: int) -> str:
     if len(names) > 1:
         return f"{named(names)} are fastest on {title} ({ranks(size)}), level with each other"
     return f"{named(names)} is fastest on {title} ({ranks(size)})"
+
+
+def winner_not_known(title: str, size: int) -> str:
+    """In place of `winner`."""
+    return f"which is fastest on {title} ({ranks(size)}) is not known, for the runs were disturbed"

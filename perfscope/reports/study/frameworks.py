@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from perfscope.analysis.study.framework_results import FrameworkPoint, FrameworkRow
-from perfscope.analysis.study.framework_verdict import agreement_of, fastest, level_with
+from perfscope.analysis.study.framework_verdict import agreement_of, fastest, in_doubt, level_with
 from perfscope.analysis.study.parity import (
     EARLY_STEPS,
     EARLY_TOLERANCE,
@@ -72,7 +72,8 @@ def framework_figures(study: StudyAnalysis) -> Iterator[KeyFigure]:
             value=visible(comparable[0].name, 40),
             note=f"{format_value(Unit.SAMPLES, best)} samples/s on {ranks(size)}, "
             f"{times(best / other)} as many as {visible(comparable[1].name, 40)}"
-            + (", which counts as level" if level else ""),
+            + (", which counts as level" if level else "")
+            + (", in runs that were disturbed" if in_doubt(comparable, size) else ""),
         )
 
 

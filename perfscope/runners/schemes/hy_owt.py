@@ -123,11 +123,11 @@ class HybridChain(Scheme):
             (layer.name, layer.num_params, job.shape.blocks[layer.block] in plan.sliced)
             for layer in job.shape.layers
         ]
-        whole = [(name, size) for name, size, is_sliced in layers if not is_sliced]
+        replicated = [(name, size) for name, size, is_sliced in layers if not is_sliced]
         parts = [(name, size // len(members)) for name, size, is_sliced in layers if is_sliced]
         return [
             *calls,
-            *average_traffic(job, everybody, _DATA, whole),
+            *average_traffic(job, everybody, _DATA, replicated),
             *average_traffic(job, replicas, _MODEL, parts),
         ]
 

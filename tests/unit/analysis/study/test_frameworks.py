@@ -223,3 +223,17 @@ def test_versions_and_ways_come_from_what_was_run() -> None:
     (row,) = (one for one in analysis.frameworks[0].rows if one.name == "horovod")
     assert (row.version, row.how) == ("0.28.1", "PyTorch: eager, with Horovod")
     assert not [one for one in analysis.problems if one.id in ("other_command", "other_packages")]
+
+
+def test_of_disturbed_runs_the_order_is_measured_and_not_known() -> None:
+    runs = [run("torch", speed=100), run("jax", speed=200, clean=False)]
+    analysis = analyze_study(runs, by="framework")
+    assert analysis.headline == (
+        "Both frameworks learn the same: which is fastest on lenet (1 rank) is not known, "
+        "for the runs were disturbed."
+    )
+    assert "jax trains 2.00 times" in analysis.frameworks[0].headline
+    assert analysis.frameworks[0].headline.endswith(", in runs that were disturbed.")
+    assert analysis.frameworks[0].action.startswith("Record the runs again")
+    again = analyze_study([*runs, run("jax", speed=190)], by="framework")
+    assert "jax is fastest on lenet" in again.headline and not again.frameworks[0].action
