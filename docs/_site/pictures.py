@@ -44,7 +44,8 @@ class Shot(NamedTuple):
 MARKS = """
 const marks = [['.run-line', 1], ['#verdict h1', 2], ['#verdict .action', 3], ['#verdict .saving', 4],
   ['.notice', 5], ['.overview', 6], ['#kpi-step', 7], ['#kpi-throughput', 8], ['#kpi-exposed_comm', 9],
-  ['#kpi-ranks', 10], ['#kpi-memory', 11], ['#kpi-machine', 12], ['#kpi-overhead', 13], ['header nav', 14]];
+  ['#kpi-ranks', 10], ['#kpi-memory', 11], ['#kpi-machine', 12], ['#kpi-overhead', 13], ['.trend', 14],
+  ['header nav', 15]];
 for (const [selector, number] of marks) {
   const found = document.querySelector(selector);
   if (!found) continue;
@@ -53,7 +54,8 @@ for (const [selector, number] of marks) {
   mark.textContent = number;
   mark.style.cssText = 'position:absolute;z-index:99;background:#111;color:#fff;border:2px solid #fff;' +
     'border-radius:50%;width:24px;height:24px;font:700 13px/24px sans-serif;text-align:center;' +
-    `left:${number === 14 ? 160 : box.left - 26}px;top:${box.top + scrollY}px`;
+    (found.matches('.kpi') ? `left:${box.left}px;top:${box.bottom - 10 + scrollY}px`
+      : `left:${found.matches('nav') ? 160 : box.left - 26}px;top:${box.top + scrollY}px`);
   document.body.append(mark);
 }
 """
@@ -61,7 +63,7 @@ ZOOMED = "timeline&group=host"
 SHOTS = (
     Shot("report.png", "two-hosts"),
     Shot("report-marked.png", "two-hosts", height=800, script=MARKS),
-    Shot("report-dark.png", "gpt2", fragment="theme=dark"),
+    Shot("report-dark.png", "gpt2", fragment="&theme=dark"),
     Shot("timeline.png", "two-hosts", fragment=ZOOMED, crop="#timeline", height=620),
     Shot("layers.png", "gpt2", crop="#layers", height=640),
     Shot("memory.png", "cnn", crop="[id^=memory-allocator]", height=380),
@@ -181,7 +183,10 @@ def _shoot(browser: Any, shot: Shot, page: Path) -> None:
         find = "const e = document.querySelector(arguments[0]); e.scrollIntoView({behavior: 'instant'});"
         browser.execute_script(find, shot.crop)
         browser.execute_async_script(wait)
-        place = "return document.querySelector(arguments[0]).getBoundingClientRect().top + scrollY"
+        place = (
+            "const e = document.querySelector(arguments[0]);"
+            "return (e.querySelector('.section-head') ?? e).getBoundingClientRect().top + scrollY"
+        )
         top = max(0.0, browser.execute_script(place, shot.crop) - 12)
     left = 226 if shot.crop else 0  # without the table of contents
     clip = {"x": left, "y": top, "width": shot.width - left, "height": shot.height, "scale": 1}
