@@ -92,6 +92,7 @@ function start() {
   for (const figure of document.querySelectorAll("[data-curves]")) startCurves(figure, data.curves[figure.dataset.curves]);
   for (const chart of document.querySelectorAll("[data-icicle]")) startIcicle(chart);
   for (const table of document.querySelectorAll("[data-table]")) startTable(table);
+  document.documentElement.dataset.tables = "1"; // are as short as they open
   const timeline = data.timeline ? startTimeline(data.timeline) : null;
   startFolding();
   startLinks(timeline);
