@@ -1,4 +1,4 @@
-"""`perfscope top` on real runs: one that hangs in a collective, one that trains and ends."""
+"""`perfscope top` on real runs: one that hangs in a collective, one on two hosts, one that ends."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 
 from perfscope.collectors.stacks.bursts import find_py_spy
+from perfscope.errors import PerfscopeError
+from perfscope.runners.cluster.network import require_rights, require_tools
 from tests.integration.run_support import PERFSCOPE, user_environment
 from tests.support.synthetic_run import SyntheticRun
 
@@ -78,6 +80,55 @@ def test_a_hang_is_named_with_the_collective_and_the_line(tmp_path: Path) -> Non
         training.send_signal(signal.SIGTERM)
         training.wait(60)
     assert "has ended" in look(run).stdout
+
+
+TWO_HOSTS = """
+import time, torch
+import torch.distributed as dist
+dist.init_process_group("gloo")
+model = torch.nn.Linear(64, 8)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step in range(2000):
+    optimizer.zero_grad()
+    model(torch.ones(32, 64)).square().mean().backward()
+    time.sleep(0.02 + 0.06 * dist.get_rank())
+    optimizer.step()
+"""
+
+
+@pytest.mark.slow
+def test_ranks_of_two_hosts_are_listed_slowest_first(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    try:
+        require_tools()
+        require_rights()
+    except PerfscopeError as error:
+        pytest.skip(str(error))
+    script, run = tmp_path / "training.py", tmp_path / "run"
+    script.write_text(TWO_HOSTS)
+    cluster = [sys.executable, "-m", "perfscope.runners.cluster", "--quiet", "2x1", "--"]
+    training = subprocess.Popen(
+        [*PERFSCOPE, "run", "-o", str(run), "--ceilings", "off", "--", *cluster, sys.executable, str(script)],
+        env=user_environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        state: dict[str, Any] = {"ranks": []}
+        end = time.monotonic() + 90
+        while time.monotonic() < end:
+            time.sleep(0.5)
+            answer = look(run, "--json")
+            state = json.loads(answer.stdout) if answer.returncode == 0 and answer.stdout else state
+            if len(state["ranks"]) == 2 and all(rank["steps"] >= 20 for rank in state["ranks"]):
+                break
+        assert [rank["host"] for rank in state["ranks"]] == ["host0", "host1"]
+        fast, slow = (rank["step_ns"] for rank in state["ranks"])
+        assert slow > 1.5 * fast
+        lines = look(run).stdout.splitlines()
+        table = lines[next(at for at, line in enumerate(lines) if line.startswith("Rank")) + 1 :]
+        assert [line.split()[:2] for line in table[:2]] == [["1", "host1"], ["0", "host0"]]
+    finally:
+        training.send_signal(signal.SIGTERM)
+        training.wait(60)
 
 
 def test_without_a_run_there_is_one_clear_line(tmp_path: Path) -> None:
