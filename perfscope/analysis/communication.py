@@ -76,10 +76,12 @@ class ModelParams(Struct, frozen=True, kw_only=True):
     Attributes:
         orders: of layers and their parameters, in which gradients may become ready.
         norm: layers that keep running statistics, and their features.
+        matched: what was found for the sizes of a step's calls: most steps have the same.
     """
 
     orders: Sequence[Sequence[LayerParams]]
     norm: Mapping[str, int]
+    matched: dict[tuple[int, ...], list[Bucket | None] | None] = {}
 
 
 class LabeledCall(NamedTuple):
@@ -90,15 +92,30 @@ class LabeledCall(NamedTuple):
     share: float
 
 
+# Weights of layers; and of each its cell, the sums of that, and its share.
+_Shares: TypeAlias = tuple[Mapping[str, int], list[tuple[CommCell, list[float], float]]]
 LabeledCalls: TypeAlias = Mapping[tuple[int, int], Sequence[LabeledCall]]  # (rank, window) -> its calls
 
 
+def _no_sums() -> list[float]:
+    return [0.0] * len(CommSums.__struct_fields__)
+
+
 class RankComm(Struct):
-    """Communication of one rank, window by window; `labels`: of every single call, where asked for."""
+    """Communication of one rank, window by window.
+
+    Attributes:
+        labels: of every single call, where asked for.
+        cells: with the fields of CommSums.
+        uses: what is called on each group.
+        shares: of calls that several layers share, by group, collective and which weights: these, and the
+            cells, their sums and their shares.
+    """
 
     labels: list[LabeledCall] | None = None
-    cells: dict[CommCell, CommSums] = field(default_factory=lambda: defaultdict(CommSums))
+    cells: dict[CommCell, list[float]] = field(default_factory=lambda: defaultdict(_no_sums))
     uses: dict[CommGroup, GroupUse] = field(default_factory=lambda: defaultdict(GroupUse))
+    shares: dict[tuple[CommGroup, str, int], _Shares] = {}
 
     @property
     def layers(self) -> set[str]:
@@ -123,9 +140,9 @@ class RankComm(Struct):
                 self._add_shared(calls, row, groups, served.shares[mark])
             else:
                 self._take(CommCell(*kind, None, boundary=boundary), _values(calls, row), int(calls.row[row]))
-        calls = calls.at(np.flatnonzero(calls.served < 0))
-        self._add_layers(calls.at(np.flatnonzero(calls.layer >= 0)), groups, layers)
-        outside = calls.at(np.flatnonzero(calls.layer < 0))
+        calls = calls.where(calls.served < 0)
+        self._add_layers(calls.where(calls.layer >= 0), groups, layers)
+        outside = calls.where(calls.layer < 0)
         is_message = one_of(outside.collective, POINT_TO_POINT)
         early = ~is_message & (outside.step < 0)
         for row in np.flatnonzero(is_message).tolist():
@@ -143,16 +160,19 @@ class RankComm(Struct):
     def _note_uses(
         self, calls: WindowCalls, groups: Sequence[CommGroup], layers: Sequence[str], *, has_units: bool
     ) -> None:
+        in_layers, are_served = bool((calls.layer >= 0).any()), bool((calls.served >= 0).any())
         for index in distinct(calls.group).tolist():
             of_group = calls.group == index
             use = self.uses[groups[index]]
-            use.collectives.update(distinct(calls.collective[of_group]).tolist())
+            use.collectives.update(set(calls.collective[of_group].tolist()))
+            use.has_units |= has_units
+            if not in_layers and not are_served:
+                continue
             forward = of_group & (calls.phase == FORWARD) & (calls.layer >= 0)
             use.forward.update(distinct(calls.collective[forward]).tolist())
             use.forward_layers.update(layers[layer] for layer in distinct(calls.layer[forward]).tolist())
             exchanges = of_group & (calls.layer >= 0) & one_of(calls.collective, EXCHANGES)
             use.layers.update(layers[layer] for layer in distinct(calls.layer[exchanges]).tolist())
-            use.has_units |= has_units
             # Said to carry tensors of layers while none runs: gradients.
             reduces = of_group & (calls.served >= 0) & (calls.layer < 0)
             if not use.is_sharded:
@@ -222,19 +242,24 @@ class RankComm(Struct):
         self, calls: WindowCalls, row: int, groups: Sequence[CommGroup], weights: Mapping[str, int]
     ) -> None:
         """A call that several layers share."""
-        total, values, number = sum(weights.values()), _values(calls, row), int(calls.row[row])
-        group, collective = groups[int(calls.group[row])], str(calls.collective[row])
-        exposed, hidden, num_calls, num_sized, num_bytes = values
-        for layer, weight in weights.items():  # of each bucket of each step of each rank
-            share, cell = weight / total, CommCell(group, collective, layer)
-            if self.labels is not None:
-                self.labels.append(LabeledCall(number, cell, share))
-            sums = self.cells[cell]
-            sums.exposed += share * exposed
-            sums.hidden += share * hidden
-            sums.num_calls += share * num_calls
-            sums.num_sized += share * num_sized
-            sums.num_bytes += share * num_bytes
+        kind = groups[int(calls.group[row])], str(calls.collective[row])
+        _, shared = self.shares.get((*kind, id(weights))) or self._shares_of(kind, weights)
+        exposed, hidden, num_calls, num_sized, num_bytes = _values(calls, row)
+        if self.labels is not None:
+            number = int(calls.row[row])
+            self.labels += [LabeledCall(number, cell, share) for cell, _, share in shared]
+        for _, sums, share in shared:  # of each bucket of each step of each rank
+            sums[0] += share * exposed
+            sums[1] += share * hidden
+            sums[2] += share * num_calls
+            sums[3] += share * num_sized
+            sums[4] += share * num_bytes
+
+    def _shares_of(self, kind: tuple[CommGroup, str], weights: Mapping[str, int]) -> _Shares:
+        total, cells = sum(weights.values()), [(CommCell(*kind, layer), weights[layer]) for layer in weights]
+        shared = [(cell, self.cells[cell], weight / total) for cell, weight in cells]
+        self.shares[(*kind, id(weights))] = weights, shared  # kept, so that no others get this number
+        return weights, shared
 
     def _add_row(
         self,
@@ -250,12 +275,8 @@ class RankComm(Struct):
         if self.labels is not None and row >= 0:
             self.labels.append(LabeledCall(row, cell, share))
         sums = self.cells[cell]
-        exposed, hidden, num_calls, num_sized, num_bytes = values
-        sums.exposed += exposed
-        sums.hidden += hidden
-        sums.num_calls += num_calls
-        sums.num_sized += num_sized
-        sums.num_bytes += num_bytes
+        for index, value in enumerate(values):
+            sums[index] += value
 
 
 def _values(calls: WindowCalls, row: int) -> list[float]:
@@ -275,7 +296,10 @@ def _buckets(
         return (), Unattributed.NO_SIZES
     if not model.orders[0]:
         return (), Unattributed.NO_PARAMETERS
-    buckets = match_buckets(model.orders, sizes.tolist(), num_ranks)
+    key = (num_ranks, *sizes.tolist())
+    if key not in model.matched:
+        model.matched[key] = match_buckets(model.orders, key[1:], num_ranks)
+    buckets = model.matched[key]
     return (buckets, None) if buckets is not None else ((), Unattributed.NO_BUCKETS)
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from operator import attrgetter
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import msgspec
@@ -17,7 +16,6 @@ from perfscope.analysis.intervals import Float64
 
 Kind = tuple[CommGroup, str]  # group and collective
 _Content = tuple[dict[int, tuple[CommCell, ...]], list[tuple[int, int, bytes, int]]]  # as `_packed` has it
-_VALUES = attrgetter(*CommSums.__struct_fields__)
 _NUM_VALUES = len(CommSums.__struct_fields__)
 
 
@@ -36,10 +34,6 @@ class ReadComm(NamedTuple):
     uses: Mapping[CommGroup, GroupUse]
     num_steps: int
 
-    def items(self) -> Iterator[tuple[CommCell, CommSums]]:
-        """Cells with their sums."""
-        return zip(self.cells, (CommSums(*row) for row in self.sums.tolist()), strict=True)
-
 
 class RunComm(Struct):
     """Communication of ranks so far.
@@ -57,7 +51,7 @@ class RunComm(Struct):
     def add(self, rank: int, comm: RankComm, num_steps: int) -> None:
         """Takes in a rank of which all windows are read."""
         cells = tuple(comm.cells)
-        sums = np.array([*map(_VALUES, comm.cells.values())], np.float64).reshape(len(cells), _NUM_VALUES)
+        sums = np.array([*comm.cells.values()], np.float64).reshape(len(cells), _NUM_VALUES)
         self.ranks[rank] = ReadComm(self.cells.setdefault(cells, cells), sums, comm.uses, num_steps)
 
     def merge(self, later: RunComm) -> None:

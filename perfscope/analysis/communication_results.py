@@ -63,8 +63,8 @@ class RowName(Struct, frozen=True):
 
 
 _Cells = dict[tuple[RowName, str, str], CommSums]  # by row, axis and collective
-_VALUES = attrgetter(*CommSums.__struct_fields__)
 _SUMS = len(CommSums.__struct_fields__)
+_CALLS = CommSums.__struct_fields__.index("num_calls")
 
 
 def axes_of(
@@ -166,11 +166,18 @@ class _Columns:
         return zip(self._place, self._sums.tolist(), strict=True)
 
 
-def _rows(of_ranks: Sequence[Mapping[Any, Sequence[float]]], num_values: int) -> tuple[list[Any], Float]:
-    keys = list(dict.fromkeys(key for of_rank in of_ranks for key in of_rank))
-    none = (0.0,) * num_values
-    rows = [[of_rank.get(key, none) for key in keys] for of_rank in of_ranks]
-    return keys, np.array(rows, dtype=np.float64).reshape(len(rows), len(keys), num_values)
+def _rows(of_ranks: Sequence[tuple[Sequence[Any], Float]], num_values: int) -> tuple[list[Any], Float]:
+    """Keys of any rank; and each rank's values by key, 0 where it lacks one."""
+    lists = {id(keys): keys for keys, _ in of_ranks}  # ranks that do the same have one list
+    every = list(dict.fromkeys(chain.from_iterable(lists.values())))
+    column = {key: number for number, key in enumerate(every)}
+    columns = {
+        number: np.array([column[key] for key in keys], dtype=np.int64) for number, keys in lists.items()
+    }
+    rows = np.zeros((len(of_ranks), len(every), num_values))
+    for row, (keys, values) in zip(rows, of_ranks, strict=True):
+        row[columns[id(keys)]] = values
+    return every, rows
 
 
 def _of_packed(task: _CommTask) -> _CommAnswer:
@@ -180,24 +187,62 @@ def _of_packed(task: _CommTask) -> _CommAnswer:
 
 def _of_ranks(ranks: Mapping[int, ReadComm], task: _CommTask) -> _CommAnswer:
     of_rank: dict[int, Communication] = {}
-    sums: list[dict[Any, Sequence[float]]] = []
-    calls: list[dict[Any, Sequence[float]]] = []
+    sums: list[tuple[Sequence[Any], Float]] = []
+    calls: list[tuple[Sequence[Any], Float]] = []
     every: dict[Kind, None] = {}
+    known: dict[int, _CellNames] = {}  # by cells, which most ranks share
     for rank, exposed_ns in task.exposed_ns.items():
         comm = ranks[rank]
-        kinds = dict.fromkeys((cell.group, cell.collective) for cell in comm.cells)
-        cells = _cells(comm, rank, task.axes)
-        of_one = _communication(cells, exposed_ns, _AxisFacts(task.axes, kinds, task.links))
+        names = known.get(id(comm.cells)) or _CellNames(comm.cells, rank, task)
+        if not names.differs:
+            known[id(comm.cells)] = names
+        means = names.summed(comm.sums / comm.num_steps)
+        cells = {key: CommSums(*row) for key, row in zip(names.keys, means.tolist(), strict=True)}
+        of_one = _communication(cells, exposed_ns, names.facts)
         of_rank[rank] = replace(of_one, by_layer=Packed(CommByLayer, of_one.by_layer))
-        every |= kinds
-        sums.append(
-            {key: [value / task.num_traced for value in _VALUES(cell)] for key, cell in cells.items()}
-        )
-        of_kind: dict[tuple[str, str], float] = defaultdict(float)
-        for cell, of_cell in comm.items():
-            of_kind[cell.group.name, cell.collective] += of_cell.num_calls / comm.num_steps / task.num_traced
-        calls.append({kind: [number] for kind, number in of_kind.items()})
+        every |= names.kinds
+        sums.append((names.keys, means / task.num_traced))
+        num_calls = comm.sums[:, _CALLS] / comm.num_steps / task.num_traced
+        of_calls = np.bincount(names.call_of, num_calls, len(names.calls))
+        calls.append((names.calls, of_calls[:, None]))
     return _CommAnswer(of_rank, _rows(sums, _SUMS), _rows(calls, 1), list(every))
+
+
+class _CellNames:
+    """What cells are summed up as.
+
+    Attributes:
+        differs: between ranks: messages, whose other end is another one for each.
+        keys: of the sums.
+        kinds: of calls.
+        calls: (group, collective), by number.
+        call_of: which of these each cell is.
+        facts: of the axes.
+    """
+
+    def __init__(self, cells: Sequence[CommCell], rank: int, task: _CommTask) -> None:
+        axes = [task.axes[cell.group, cell.collective].name for cell in cells]
+        keys = [
+            (row_name(cell, rank, axis), axis, cell.collective)
+            for cell, axis in zip(cells, axes, strict=True)
+        ]
+        self.differs = any(cell.peer >= 0 for cell in cells)
+        self.keys = list(dict.fromkeys(keys))
+        self.kinds = dict.fromkeys((cell.group, cell.collective) for cell in cells)
+        called = [(cell.group.name, cell.collective) for cell in cells]
+        self.calls = list(dict.fromkeys(called))
+        self.call_of = np.array([self.calls.index(call) for call in called], dtype=np.int64)
+        self.facts = _AxisFacts(task.axes, self.kinds, task.links)
+        place = {key: number for number, key in enumerate(self.keys)}
+        self._key_of = np.array([place[key] for key in keys], dtype=np.int64)
+
+    def summed(self, values: Float) -> Float:
+        """Values of the cells, added up by key in their order. Shape (cells, n) -> (keys, n)."""
+        if len(self.keys) == len(self._key_of):
+            return values
+        sums = np.zeros((len(self.keys), values.shape[1]))
+        np.add.at(sums, self._key_of, values)
+        return sums
 
 
 class _Times(Struct):
@@ -300,15 +345,6 @@ class _AxisFacts:
         )
 
 
-def _cells(comm: ReadComm, rank: int, axes: Mapping[Kind, GroupAxis]) -> _Cells:
-    """Per mean step of one rank."""
-    cells: _Cells = defaultdict(CommSums)
-    for cell, sums in comm.items():
-        axis = axes[cell.group, cell.collective].name
-        _add(cells[row_name(cell, rank, axis), axis, cell.collective], sums, comm.num_steps)
-    return cells
-
-
 def row_name(cell: CommCell, rank: int, axis: str) -> RowName:
     """Where a cell is summed up.
 
@@ -327,14 +363,6 @@ def row_name(cell: CommCell, rank: int, axis: str) -> RowName:
         sender, receiver = stages if cell.sends else stages[::-1]
         return RowName(f"stage {sender} → {receiver}")
     return RowName("", cell.reason)
-
-
-def _add(sums: CommSums, more: CommSums, divisor: float) -> None:
-    sums.exposed += more.exposed / divisor
-    sums.hidden += more.hidden / divisor
-    sums.num_calls += more.num_calls / divisor
-    sums.num_sized += more.num_sized / divisor
-    sums.num_bytes += more.num_bytes / divisor
 
 
 def _bytes(sums: CommSums) -> int | None:
@@ -357,14 +385,11 @@ class _Total:
     def __init__(self, parts: Sequence[_Part]) -> None:
         self._parts = parts
         self.sums = _together(parts)
-        alone = parts[0] if len(parts) == 1 else None  # most layers: this is run for each of each rank
-        self.exposed_ns = alone.exposed_ns if alone else sum(part.exposed_ns for part in parts)
-        self.hidden_ns = alone.hidden_ns if alone else sum(part.hidden_ns for part in parts)
+        self.exposed_ns = sum(part.exposed_ns for part in parts)
+        self.hidden_ns = sum(part.hidden_ns for part in parts)
 
     def by(self, kind: Callable[[_Part], str]) -> dict[str, int]:
         """Exposed ns by axis or collective."""
-        if len(self._parts) == 1:
-            return {kind(self._parts[0]): self.exposed_ns}
         exposed: dict[str, int] = defaultdict(int)
         for part in self._parts:
             exposed[kind(part)] += part.exposed_ns
@@ -388,7 +413,11 @@ def _together(parts: Sequence[_Part]) -> CommSums:
         return parts[0].sums
     sums = CommSums()
     for part in parts:
-        _add(sums, part.sums, 1)
+        sums.exposed += part.sums.exposed
+        sums.hidden += part.sums.hidden
+        sums.num_calls += part.sums.num_calls
+        sums.num_sized += part.sums.num_sized
+        sums.num_bytes += part.sums.num_bytes
     return sums
 
 
@@ -403,13 +432,14 @@ def _communication(cells: _Cells, exposed_ns: int, facts: _AxisFacts) -> Communi
         part = _Part(axis, collective, sums, *times)
         of_row[row].append(part)
         of_axis[axis].append(part)
-    rows = {row: _Total(parts) for row, parts in of_row.items()}
     axes = {axis: _Total(parts) for axis, parts in of_axis.items()}
-    order = sorted(rows, key=lambda row: (-rows[row].exposed_ns, row.name))
+    exposed_of = {row: sum([part.exposed_ns for part in parts]) for row, parts in of_row.items()}
+    order = sorted(of_row, key=lambda row: (-exposed_of[row], row.name))
+    rows = {row: _Total(parts) for row, parts in of_row.items() if row.reason is not None}
     return Communication(
         exposed_ns=sum(exposed),
         hidden_ns=hidden_ns,
-        by_layer=tuple(_by_layer(row.name, rows[row]) for row in order if row.reason is None),
+        by_layer=tuple([_by_layer(row.name, of_row[row]) for row in order if row.reason is None]),
         by_axis=tuple(
             facts.result(axis, axes[axis])
             for axis in sorted(axes, key=lambda axis: (-axes[axis].exposed_ns, axis))
@@ -428,7 +458,20 @@ def _communication(cells: _Cells, exposed_ns: int, facts: _AxisFacts) -> Communi
     )
 
 
-def _by_layer(name: str, total: _Total) -> CommByLayer:
+def _by_layer(name: str, parts: Sequence[_Part]) -> CommByLayer:
+    if len(parts) == 1:  # most layers: this is run for each of each rank
+        (part,) = parts
+        size = _bytes(part.sums)
+        return CommByLayer(
+            layer=name,
+            exposed_ns=part.exposed_ns,
+            hidden_ns=part.hidden_ns,
+            calls=part.sums.num_calls,
+            bytes=size,
+            axes={part.axis: part.exposed_ns},
+            axis_bytes={} if size is None else {part.axis: size},
+        )
+    total = _Total(parts)
     return CommByLayer(
         layer=name,
         exposed_ns=total.exposed_ns,

@@ -41,6 +41,7 @@ _CALLS = 2  # place of the calls in the means of `LayerRecord`
 class ModelFacts(Struct, frozen=True, kw_only=True):
     """layers.json of one rank, typed; empty for imports."""
 
+    record: LayersRecord | None
     root: str | None
     types: Mapping[str, str]
     params: Mapping[str, int]
@@ -50,6 +51,7 @@ class ModelFacts(Struct, frozen=True, kw_only=True):
     def of(cls, record: LayersRecord | None) -> ModelFacts:
         rows = record.layers if record is not None else ()
         return cls(
+            record=record,
             root=record.root if record is not None else None,
             types={row.layer: str(row.type) for row in rows},
             params={row.layer: row.params or 0 for row in rows},
@@ -83,6 +85,13 @@ def _no_means() -> array[float]:
     return array("d")
 
 
+class _Held(Struct):
+    """Parameters of one layer on each rank that has it."""
+
+    ranks: array[int] = field(default_factory=lambda: array("q"))
+    params: array[int] = field(default_factory=lambda: array("q"))
+
+
 class LayerRecord(Struct):
     """Layers of every rank so far: per rank sums turned into means once the rank is complete."""
 
@@ -94,7 +103,7 @@ class LayerRecord(Struct):
     num_ranks: int = 0
     knows: dict[str, tuple[bool, bool]] = {}
     comm: RunComm = field(default_factory=RunComm)
-    held: dict[str, dict[int, int]] = field(default_factory=lambda: defaultdict(dict))  # by layer, rank
+    held: dict[str, _Held] = field(default_factory=lambda: defaultdict(_Held))
 
     def times(self, layers: Sequence[LayerResult]) -> dict[str, LayerTimes]:
         """The times on each rank, by layer, of these."""
@@ -118,7 +127,8 @@ class LayerRecord(Struct):
             rank, position = later.first_seen[layer]
             self.first_seen.setdefault(layer, (self.num_ranks + rank, position))
         for layer, held in later.held.items():
-            self.held[layer].update(held)
+            self.held[layer].ranks += held.ranks
+            self.held[layer].params += held.params
         self.num_ranks += later.num_ranks
         self.types.update(later.types)
         self.params.update(later.params)
@@ -157,19 +167,26 @@ class RankLayers(Struct):
         record.comm.add(rank, self.comm, self.num_steps)
         for layer in self.comm.layers:
             self.sums[layer]  # a layer that runs no operator of its own has its communication all the same
+        num, num_shaped = self.num_steps, self.num_shaped_steps or self.num_steps
         for layer, sums in self.sums.items():
-            times = (sums.forward, sums.backward, sums.calls)
-            work = (sums.forward_flops, sums.backward_flops, sums.forward_bytes, sums.backward_bytes)
-            num_shaped = self.num_shaped_steps or self.num_steps
-            record.means[layer].extend(value / self.num_steps for value in times)
-            record.means[layer].extend(amount / num_shaped for amount in work)
+            means = (
+                *(sums.forward / num, sums.backward / num, sums.calls / num),
+                *(sums.forward_flops / num_shaped, sums.backward_flops / num_shaped),
+                *(sums.forward_bytes / num_shaped, sums.backward_bytes / num_shaped),
+            )
+            record.means[layer].extend(means)
             record.ranks[layer].append(rank)
-            flops, moved = record.knows.get(layer, (False, False))
-            record.knows[layer] = (flops or sums.knows_flops, moved or sums.knows_bytes)
-            sort_key = (record.num_ranks, self.first_seen.get(layer, len(self.first_seen)))
-            record.first_seen.setdefault(layer, sort_key)
+            if layer not in record.knows:
+                record.knows[layer] = (False, False)
+                last = len(self.first_seen)
+                record.first_seen[layer] = (record.num_ranks, self.first_seen.get(layer, last))
+            if sums.knows_flops or sums.knows_bytes:
+                flops, moved = record.knows[layer]
+                record.knows[layer] = (flops or sums.knows_flops, moved or sums.knows_bytes)
         for layer, params in self.model.params.items():
-            record.held[layer][rank] = params
+            held = record.held[layer]
+            held.ranks.append(rank)
+            held.params.append(params)
         record.types.update(self.model.types)
         record.params.update(self.model.params)
 
@@ -195,12 +212,12 @@ def uneven_layer(record: LayerRecord, least_ratio: float) -> UnevenLayer | None:
     """
     layers = []
     for layer, held in record.held.items():
-        most, least = max(held, key=lambda rank: held[rank]), min(held, key=lambda rank: held[rank])
-        if held[least] > 0 and held[most] > (1 + least_ratio) * held[least]:
-            candidate = UnevenLayer(
-                layer=layer, most=held[most], most_rank=most, least=held[least], least_rank=least
+        most, least = max(held.params), min(held.params)
+        if least > 0 and most > (1 + least_ratio) * least:
+            most_rank, least_rank = (held.ranks[held.params.index(params)] for params in (most, least))
+            layers.append(
+                UnevenLayer(layer=layer, most=most, most_rank=most_rank, least=least, least_rank=least_rank)
             )
-            layers.append(candidate)
     return max(layers, key=lambda candidate: candidate.most - candidate.least, default=None)
 
 

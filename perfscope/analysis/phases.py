@@ -6,12 +6,11 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-import pyarrow as pa
 from msgspec import Struct
 from numpy.typing import NDArray
 
 from perfscope.analysis.intervals import Int64, distinct_pairs, exact_sums
-from perfscope.analysis.spans import whole_numbers
+from perfscope.analysis.spans import Table, whole_numbers
 from perfscope.rundir.phase_records import PhaseTimes
 
 PhaseKey = tuple[tuple[tuple[str, str], ...], bool]  # (name, source) from the outermost on, training thread
@@ -71,7 +70,7 @@ class PhaseResult(Struct, frozen=True, kw_only=True):
     ranks: tuple[RankPhase, ...]
 
 
-def rank_phases(rank: int, times: PhaseTimes | None, steps: pa.Table) -> dict[PhaseKey, RankPhase]:
+def rank_phases(rank: int, times: PhaseTimes | None, steps: Table) -> dict[PhaseKey, RankPhase]:
     """The phases of one rank.
 
     Args:
@@ -113,7 +112,7 @@ def rank_phases(rank: int, times: PhaseTimes | None, steps: pa.Table) -> dict[Ph
     }
 
 
-def _steps_of(times: PhaseTimes, steps: pa.Table) -> tuple[Int64, int]:
+def _steps_of(times: PhaseTimes, steps: Table) -> tuple[Int64, int]:
     """Of each row the position of its step, -1: it is in none; and when the first step began."""
     starts, durations = whole_numbers(steps, "start_ns"), whole_numbers(steps, "dur_ns")
     if not len(starts):

@@ -37,7 +37,15 @@ from perfscope.analysis.pipeline.record import PipelineRecord, marks_of_stages
 from perfscope.analysis.recompute import recomputed_ns
 from perfscope.analysis.results import DeviceBreakdown, RankResult
 from perfscope.analysis.source import DroppedInput, RunSource
-from perfscope.analysis.spans import Columns, Spans, WindowFacts, spans_of, whole_numbers
+from perfscope.analysis.spans import (
+    Columns,
+    Spans,
+    SpanTable,
+    Table,
+    WindowFacts,
+    spans_of,
+    whole_numbers,
+)
 from perfscope.analysis.steps import RankSteps, quantiles, rank_steps, steps_on_device
 from perfscope.analysis.waits.stragglers import RankStepTimes, step_times
 from perfscope.analysis.whole_run.steps import StepParts, step_parts
@@ -172,22 +180,30 @@ class _Reading(Struct, frozen=True, kw_only=True):
     """One rank while its windows are read; `table`: its steps."""
 
     rank: int
-    table: pa.Table
+    table: SpanTable
     layers: RankLayers
     traced: _Windows = field(default_factory=_Windows)
 
     @classmethod
-    def of(cls, source: RunSource, rank: int) -> _Reading:
-        table = source.steps(rank)
+    def of(cls, source: RunSource, rank: int, model: ModelFacts | None) -> _Reading:
+        """`model`: of the rank before."""
+        table = SpanTable(source.steps(rank))
         source.windows(rank)  # so that what is listed there and lost becomes one of the source's notes
-        return cls(rank=rank, table=table, layers=RankLayers(ModelFacts.of(source.layers(rank))))
+        record = source.layers(rank)
+        if model is None or model.record is not record:
+            model = ModelFacts.of(record)
+        return cls(rank=rank, table=table, layers=RankLayers(model))
 
 
 def read_part(task: RankTask, progress: Progress | None = None) -> RankPart:
     """Reads the ranks of a task."""
     part, ranks = RankPart(traces=TraceRecord(drawn=task.drawn)), task.source.ranks
+    model = None
     for begin in range(0, len(ranks), _RANKS_TOGETHER):
-        readings = [_Reading.of(task.source, rank) for rank in ranks[begin : begin + _RANKS_TOGETHER]]
+        readings = []
+        for rank in ranks[begin : begin + _RANKS_TOGETHER]:
+            readings.append(_Reading.of(task.source, rank, model))
+            model = readings[-1].layers.model
         _read_windows(task, readings, part)
         for reading in readings:
             part.ranks.append(_finished(task, reading, part))
@@ -230,7 +246,7 @@ def _rank_read(
     rank: int,
     record: RankRecord,
     windows: Sequence[WindowFacts],
-    table: pa.Table,
+    table: Table,
     traced: _Windows,
     *,
     ahead: bool,

@@ -165,6 +165,11 @@ def constant(value: int, length: int, kind: type[_N]) -> NDArray[_N]:
     return np.broadcast_to(kind(value), (length,))
 
 
+def is_constant(values: NDArray[_N]) -> bool:
+    """Whether it is an array of `constant`, of at least one number."""
+    return len(values) > 0 and values.strides == (0,)
+
+
 def _filled(array: pa.Array, null: int) -> NDArray[np.integer[Any]]:
     """An array of integers, `null` where it has none."""
     if not array.null_count:

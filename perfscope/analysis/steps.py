@@ -20,7 +20,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
@@ -31,7 +30,7 @@ from perfscope.analysis.intervals import Int64, distinct, median_of, percentiles
 from perfscope.analysis.missing import Missing, missing_figure
 from perfscope.analysis.rank_facts import data_parallel_width
 from perfscope.analysis.results import Quantiles, StepMarks
-from perfscope.analysis.spans import WindowFacts, whole_numbers
+from perfscope.analysis.spans import Table, WindowFacts, whole_numbers
 from perfscope.analysis.uneven import uneven_mean
 from perfscope.rundir.records import RankRecord
 from perfscope.rundir.scheme_records import SchemeRecord
@@ -138,7 +137,7 @@ def counted_steps(window: Int64) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
 
 
 def rank_steps(
-    table: pa.Table, *, runs_ahead: bool = False, on_device: Mapping[int, int] | None = None
+    table: Table, *, runs_ahead: bool = False, on_device: Mapping[int, int] | None = None
 ) -> RankSteps:
     """Reads one rank's schema.STEPS.
 
@@ -227,14 +226,14 @@ def _shared_out(durations: Int64, counted: NDArray[np.bool_]) -> Int64:
     return result
 
 
-def _known(table: pa.Table, column: str, mask: NDArray[np.bool_]) -> Int64 | None:
+def _known(table: Table, column: str, mask: NDArray[np.bool_]) -> Int64 | None:
     """Those of the counted steps that were recorded; None where none was."""
     values: Int64 = whole_numbers(table, column)[mask]
     recorded = values[values >= 0]
     return recorded if len(recorded) else None
 
 
-def _batch_sizes(table: pa.Table, column: str, mask: NDArray[np.bool_]) -> BatchSizes | None:
+def _batch_sizes(table: Table, column: str, mask: NDArray[np.bool_]) -> BatchSizes | None:
     values = whole_numbers(table, column)
     has_size = mask & (values >= 0)
     sizes, elapsed_ns = values[has_size], int(whole_numbers(table, "dur_ns")[has_size].sum())
@@ -250,9 +249,9 @@ def _batch_sizes(table: pa.Table, column: str, mask: NDArray[np.bool_]) -> Batch
     )
 
 
-def _beside_training(table: pa.Table) -> Int64:
+def _beside_training(table: Table) -> Int64:
     """Per step, what is no training, ns: evaluations and checkpoints are stated beside the steps."""
-    total = np.zeros(len(table), np.int64)
+    total = np.zeros(table.num_rows, np.int64)
     for part in BESIDE_TRAINING:
         if STEP_COLUMNS[part] in table.column_names:
             total += np.maximum(whole_numbers(table, STEP_COLUMNS[part]), 0)

@@ -71,6 +71,10 @@ class WindowCalls(Struct, frozen=True, eq=False):
         """Those rows."""
         return WindowCalls(*(getattr(self, name)[rows] for name in self.__struct_fields__))
 
+    def where(self, chosen: Mask) -> WindowCalls:
+        """The chosen rows, shape (n,); mostly these are all."""
+        return self if chosen.all() else self.at(np.flatnonzero(chosen))
+
 
 class WindowComm(Struct, frozen=True, kw_only=True, eq=False):
     """Communication of one window, and what is needed to say what it is of.

@@ -19,8 +19,9 @@ _ABSENT = Raw()
 class _Frame(Struct, gc=False):
     """Decodes complete events of Python frames, and nothing else."""
 
-    cat: Literal["python_function"]
+    # In the order in which Kineto writes them, as in `events`.
     ph: Literal["X"]
+    cat: Literal["python_function"]
     name: str = ""
     pid: int | str = 0
     tid: int | str = 0

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -37,8 +36,7 @@ REPORT_SCHEMA_VERSION = 3
 MOST_PATH_ENTRIES = 200
 MOST_WAIT_CALLS = 1000
 _RANKS_TOGETHER = 64
-# Exponents, small fractions (0.00001 and 1e-05), and the one ASCII character that is escaped or not.
-_WRITTEN_OTHERWISE = re.compile(rb"[0-9][eE]|0\.0000|\x7f").search
+_EXPONENTS = bytes.maketrans(b"123456789E", b"000000000e")  # then "0e" is in what has any
 _NO_RANKS = '\n  "ranks": []'
 
 Json = dict[str, object]
@@ -102,9 +100,17 @@ def _rendered(document: Json) -> str:
         encoded = msgspec.json.encode(document, enc_hook=_plain)
     except UnicodeEncodeError:
         return render_json(_finite(document))
-    if not encoded.isascii() or _WRITTEN_OTHERWISE(encoded):
+    if not encoded.isascii() or _is_written_otherwise(encoded):
         return render_json(_finite(document))
     return msgspec.json.format(encoded, indent=2).decode() + "\n"
+
+
+def _is_written_otherwise(encoded: bytes) -> bool:
+    """Exponents, small fractions (0.00001 and 1e-05), and the one ASCII character that is escaped or not.
+
+    Not by a regular expression, which takes ten times as long.
+    """
+    return b"0.0000" in encoded or b"\x7f" in encoded or b"0e" in encoded.translate(_EXPONENTS)
 
 
 def _finite(document: Json) -> Json:

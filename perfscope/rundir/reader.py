@@ -39,7 +39,7 @@ from perfscope.rundir.schema import STEPS, TIMELINE
 from perfscope.rundir.scheme_records import BenchRecord
 from perfscope.rundir.scrapes import with_scrapes
 from perfscope.rundir.steps_ahead import StepsAhead
-from perfscope.rundir.timeline_columns import TimelineColumns
+from perfscope.rundir.timeline_columns import TimelineColumns, nulls
 from perfscope.rundir.typed import decode_record, read_as
 from perfscope.rundir.window_records import ProbeError, WindowSummary
 
@@ -50,7 +50,7 @@ _SHORT_ROWS = 1 << 16  # of a timeline
 _GONE = "the run had this file when it was closed; it is not there any more"
 
 # Step columns in a file, beside `rank`, which is the directory's.
-_STEP_COLUMNS = tuple(name for name in STEPS.names if name != "rank")
+_STEP_COLUMNS = tuple((field.name, field.type) for field in STEPS if field.name != "rank")
 
 
 class ReadNote(Struct, frozen=True, kw_only=True):
@@ -89,6 +89,8 @@ class RunReader(RankLines):
         self._summaries: tuple[WindowSummary, ...] | None = None
         self._by_rank: dict[int, list[WindowSummary]] | None = None
         self._steps_ahead = StepsAhead()
+        self._last_layers: tuple[bytes, tuple[Document, bool]] | None = None  # a file, and what is in it
+        self._last_model: tuple[Document, LayersRecord] | None = None
         self._folders: dict[int, Path] = {}  # rank -> the attempt that is shown
         self.rank_records: Mapping[int, RankRecord] = self._read_rank_records()
         self.ranks: tuple[int, ...] = tuple(sorted(self.rank_records))
@@ -114,7 +116,8 @@ class RunReader(RankLines):
             if (name := folder.name) in self._inventory_of
         }
         part._inventory = {name: mark for of in part._inventory_of.values() for name, mark in of.items()}
-        part._notes, part._steps_ahead = {}, StepsAhead()
+        part._notes, part._steps_ahead, part._last_layers = {}, StepsAhead(), None
+        part._last_model = None
         return part
 
     def add_notes(self, notes: Iterable[ReadNote]) -> None:
@@ -127,13 +130,14 @@ class RunReader(RankLines):
         return tuple(self._notes[key] for key in sorted(self._notes))
 
     def layers(self, rank: int) -> LayersRecord | None:
-        """layers.json, or None when the rank has none."""
+        """layers.json, or None when the rank has none; one record for consecutive ranks of one model."""
         path = self.rank_folder(rank) / layout.LAYERS_JSON
         document = self._document(path, self._seal(rank, layout.LAYERS_JSON))
         if document is None:
             return None
-        record, _ = decode_record(LayersRecord, document)
-        rows = document.get("layers")
+        if self._last_model is None or self._last_model[0] is not document:
+            self._last_model = document, decode_record(LayersRecord, document)[0]
+        record, rows = self._last_model[1], document.get("layers")
         if lost := (len(rows) if isinstance(rows, list) else 1) - len(record.layers):
             self._note(path, lost, f"{lost:,} of its entries cannot be read as a layer")
         return record
@@ -191,11 +195,12 @@ class RunReader(RankLines):
             if rows and not self.run.is_imported:
                 self._note(path, 1, "not there: the rank's step times are those of its traced windows alone")
         arrays: list[pa.Array | pa.ChunkedArray] = [pa.repeat(pa.scalar(rank, pa.int32()), num_rows)]
-        for name in _STEP_COLUMNS:
-            column, kind = columns.get(name), STEPS.field(name).type
+        for name, kind in _STEP_COLUMNS:
+            column = columns.get(name)
             if column is None:
-                column = pa.nulls(num_rows, kind)
-            arrays.append(column if column.type == kind else column.cast(kind))
+                arrays.append(nulls(num_rows, kind))
+            else:
+                arrays.append(column if column.type == kind else column.cast(kind))
         table, wrong = without_impossible(pa.Table.from_arrays(arrays, schema=STEPS))
         for what, number in wrong.items():
             self._note(path, number, what)
@@ -422,7 +427,7 @@ class RunReader(RankLines):
         if data is None:
             return None
         try:
-            document, has_checksum = parse_document(data, path)
+            document, has_checksum = self._parsed(data, path)
         except UnreadableFileError as error:
             self._note(path, 1, error.reason)
             return None
@@ -433,6 +438,14 @@ class RunReader(RankLines):
         if self._is_sealed and not has_checksum:
             self._note(path, 0, _UNVERIFIED)
         return document
+
+    def _parsed(self, data: bytes, path: Path) -> tuple[Document, bool]:
+        """As `parse_document`; layers.json, which mostly is the one of the rank before, is parsed once."""
+        if path.name != layout.LAYERS_JSON:
+            return parse_document(data, path)
+        if self._last_layers is None or self._last_layers[0] != data:
+            self._last_layers = data, parse_document(data, path)
+        return self._last_layers[1]
 
     def _exchanged(self, path: Path, data: bytes) -> str | None:
         """Why a document is not the one that was recorded at its place; None: it is, as far as is known."""
@@ -448,7 +461,7 @@ class RunReader(RankLines):
         for rank, record in self.rank_records.items():
             paths |= {self._folders[rank] / name for name in record.files}
         gone_folders = set()
-        for path in sorted(paths, key=lambda path: (path.name != layout.RANK_JSON, path)):
+        for path in sorted(paths, key=lambda path: (path.name != layout.RANK_JSON, path.parts)):
             if path.parent in gone_folders or path.exists():
                 continue
             if not path.parent.is_dir():

@@ -51,7 +51,7 @@ class TimelineColumns:
         empty = self._without_values()
         read = self._file.read([name for name in self.column_names if name not in empty], use_threads=False)
         columns = [
-            _nulls(self.num_rows, TIMELINE.field(name).type) if name in empty else read.column(name)
+            nulls(self.num_rows, TIMELINE.field(name).type) if name in empty else read.column(name)
             for name in self.column_names
         ]
         return pa.table(columns, names=self.column_names)
@@ -67,8 +67,8 @@ class TimelineColumns:
         return empty if metadata.num_row_groups else set()
 
 
-def _nulls(length: int, kind: pa.DataType) -> pa.Array:
-    """Those of short windows, of which there are many, are kept."""
+def nulls(length: int, kind: pa.DataType) -> pa.Array:
+    """A column without values. Those of short windows and runs, of which there are many, are kept."""
     return _short_nulls(length, kind) if length <= _SHORT_ROWS else pa.nulls(length, kind)
 
 

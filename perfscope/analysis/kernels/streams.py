@@ -13,7 +13,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from perfscope.analysis import intervals as iv
-from perfscope.analysis.intervals import Int64, Intervals, distinct_pairs
+from perfscope.analysis.intervals import Int64, Intervals, distinct_pairs, median_of
 from perfscope.analysis.kernels.results import StreamQueue
 from perfscope.analysis.spans import Mask, Spans, whole_numbers
 
@@ -54,9 +54,9 @@ class StreamRecord:
                     device=device,
                     stream=stream,
                     launches=len(delay),
-                    delay_median_ns=round(float(np.median(delay))),
+                    delay_median_ns=round(median_of(delay)),
                     delay_max_ns=int(delay.max()),
-                    queue_median=float(np.median(queue)),
+                    queue_median=median_of(queue),
                     queue_mean=float(queue.mean()),
                     queue_max=int(queue.max()),
                     empty_ratio=float((queue <= 1).mean()),

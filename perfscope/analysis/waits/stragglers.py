@@ -13,14 +13,13 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence, Set
 
 import numpy as np
-import pyarrow as pa
 from msgspec import Struct
 from numpy.typing import NDArray
 
 from perfscope.analysis import intervals as iv
 from perfscope.analysis.collective_waits import JudgedCalls
 from perfscope.analysis.intervals import Int64
-from perfscope.analysis.spans import whole_numbers
+from perfscope.analysis.spans import Table, is_constant, whole_numbers
 from perfscope.analysis.steps import counted_steps
 from perfscope.analysis.waits.common_start import SEND
 from perfscope.analysis.waits.excess import others_median
@@ -44,13 +43,16 @@ class RankStepTimes(Struct, frozen=True, kw_only=True, eq=False):
     is_usual: NDArray[np.bool_]  # neither warm-up nor traced
 
 
-def step_times(table: pa.Table) -> RankStepTimes:
+def step_times(table: Table) -> RankStepTimes:
     """Reads one rank's schema.STEPS."""
     duration, backward = whole_numbers(table, "dur_ns"), whole_numbers(table, "backward_ns")
     window = whole_numbers(table, "window")
+    is_timed = not is_constant(backward) or backward[0] >= 0
     return RankStepTimes(
         step=whole_numbers(table, "step"),
-        outside_backward=np.where(backward >= 0, np.maximum(duration - backward, 0), -1),
+        outside_backward=np.where(backward >= 0, np.maximum(duration - backward, 0), -1)
+        if is_timed
+        else backward,
         input_wait=whole_numbers(table, "input_ns"),
         is_usual=counted_steps(window) & (window < 0),
     )

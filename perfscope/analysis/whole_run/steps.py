@@ -9,15 +9,13 @@ median is an evaluation.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache
 
 import numpy as np
-import pyarrow as pa
 from msgspec import Struct
 from numpy.typing import NDArray
 
 from perfscope.analysis.intervals import Int64, median_of
-from perfscope.analysis.spans import whole_numbers
+from perfscope.analysis.spans import Table, constant, is_constant, whole_numbers
 from perfscope.analysis.steps import counted_steps
 from perfscope.vocabulary.run_parts import STEP_COLUMNS, TIMED, RunPart
 
@@ -67,7 +65,7 @@ class StepParts(Struct, frozen=True, kw_only=True, eq=False):
         return min(limit, float(lengths[half + 1 + apart[0]])) if len(apart) else limit
 
 
-def step_parts(table: pa.Table, durations: Int64) -> StepParts:
+def step_parts(table: Table, durations: Int64) -> StepParts:
     """What one rank's steps hold.
 
     Args:
@@ -78,7 +76,11 @@ def step_parts(table: pa.Table, durations: Int64) -> StepParts:
     usual = counted_steps(window) & (window < 0)
     remaining, timed, recorded = durations.copy(), {}, {}
     for part in TIMED:
-        times = np.maximum(whole_numbers(table, STEP_COLUMNS[part]), 0)
+        times = whole_numbers(table, STEP_COLUMNS[part])
+        if is_constant(times) and times[0] <= 0:
+            recorded[part], timed[part] = 0, constant(0, len(times), np.int64)
+            continue
+        times = np.maximum(times, 0)
         recorded[part] = int(times.sum())
         if part in _PASSES and len(times):
             times = np.maximum(times - int(median_of(times)), 0)
@@ -102,16 +104,9 @@ def step_parts(table: pa.Table, durations: Int64) -> StepParts:
 
 def _shared(values: Int64) -> Int64:
     """One array of all ranks for what is the same number in every step, mostly because it is not recorded."""
-    if len(values) and (values == values[0]).all():
-        return _constant(len(values), int(values[0]))
-    return values
-
-
-@lru_cache(maxsize=64)
-def _constant(length: int, value: int) -> Int64:
-    values = np.full(length, value, dtype=np.int64)
-    values.flags.writeable = False
-    return values
+    if is_constant(values) or not len(values) or not (values == values[0]).all():
+        return values
+    return constant(int(values[0]), len(values), np.int64)
 
 
 def traced_shares(ranks: Mapping[int, StepParts]) -> dict[RunPart, dict[int, float]]:
@@ -166,7 +161,7 @@ def divided(parts: StepParts, others_ns: Int64) -> dict[RunPart, Int64]:
     return result
 
 
-def _passes(table: pa.Table) -> Int64:
+def _passes(table: Table) -> Int64:
     forward, backward = whole_numbers(table, "forward_ns"), whole_numbers(table, "backward_ns")
     result: Int64 = np.where(backward >= 0, np.maximum(forward, 0) + backward, -1)
     return result
