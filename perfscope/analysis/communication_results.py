@@ -203,7 +203,7 @@ def _of_ranks(ranks: Mapping[int, ReadComm], task: _CommTask) -> _CommAnswer:
         every |= names.kinds
         sums.append((names.keys, means / task.num_traced))
         num_calls = comm.sums[:, _CALLS] / comm.num_steps / task.num_traced
-        of_calls = np.bincount(names.call_of, num_calls, len(names.calls))
+        of_calls = np.bincount(names.call_of, num_calls, len(names.calls)).astype(np.float64)
         calls.append((names.calls, of_calls[:, None]))
     return _CommAnswer(of_rank, _rows(sums, _SUMS), _rows(calls, 1), list(every))
 
