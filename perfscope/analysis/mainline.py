@@ -7,7 +7,7 @@ The line is of the rank's own clock; what compute it is (layer and phase) is bes
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -37,7 +37,8 @@ class MainLine(Struct, frozen=True, kw_only=True, eq=False):
     start: Int64  # ns, the trace's own clock
     end: Int64
     part: NDArray[np.int8]  # index into LINE_PARTS
-    layer: NDArray[np.int32]  # index into LineRecord.layers; NO_LAYER = not known, or not computing
+    # Index into LineRecord.layers, in 16 bits where all fit; NO_LAYER = not known, or not computing.
+    layer: NDArray[np.int16] | NDArray[np.int32]
     phase: NDArray[np.int8]  # index into schema.PHASES; -1 = none
     step: NDArray[np.int32] | NDArray[np.int64]  # number of the training step; int32 where all fit
     steps: tuple[StepSpan, ...]
@@ -98,7 +99,7 @@ class LineRecord(Struct):
         """Takes in the lines of later ranks."""
         codes = [self.codes.setdefault(name, len(self.codes)) for name in later.codes]
         is_same = codes == list(range(len(codes)))
-        lookup = np.array([*codes, NO_LAYER], dtype=np.int32)
+        lookup = np.array([*codes, NO_LAYER], dtype=_type_of_codes(self.codes))
         for window, lines in later.lines.items():
             of_window = self.lines.setdefault(window, {})
             for rank, line in lines.items():
@@ -122,15 +123,16 @@ def _lines(
     cuts += [np.concatenate((spans.start[rows], spans.end[rows])) for rows in works]
     edges = distinct(np.concatenate(cuts))
     edges = edges[(edges >= within[0, 0]) & (edges <= within[-1, 1])]
-    start, end = edges[:-1], edges[1:]
-    keep = _inside(within, start)
-    start, end = start[keep], end[keep]
+    keep = _inside(within, edges[:-1])
+    start, end = edges[:-1][keep], edges[1:][keep]
+    del cuts, edges, keep  # of long windows these are large
     part = np.full(len(start), LINE_IDLE, dtype=np.int8)
     for what, intervals in reversed(ordered):
         part[_inside(intervals, start)] = what
     layer, phase = _labels(windows, spans, works, start, codes)
     working = (part == LINE_COMPUTE) | (part == LINE_OPTIMIZER)
-    layer, phase = np.where(working, layer, NO_LAYER), np.where(working, phase, -1)
+    layer[~working], phase[~working] = NO_LAYER, -1
+    del ordered, works, working
     index = np.searchsorted(begins, start, side="right") - 1
     step = np.array([span.step for of_window in steps for span in of_window], dtype=np.int64)[index]
     first = np.ones(len(start), dtype=bool)
@@ -144,7 +146,7 @@ def _lines(
     shift = windows.line.shift[window]
     start, end = start[at] - shift, end[last] - shift
     step = _short(windows.own_steps(step[at], window), steps)
-    part, layer, phases = part[at], layer[at].astype(np.int32), phase[at].astype(np.int8)
+    part, layer, phases = part[at], layer[at].astype(_type_of_codes(codes)), phase[at].astype(np.int8)
     bounds = np.searchsorted(window, np.arange(len(steps) + 1)).tolist()
     has_device = bool((spans.device >= 0).any())
     for facts, of_window, index, (begin, stop) in zip(
@@ -165,6 +167,11 @@ def _lines(
             kernel_launch=launch,
             kernel_end=reach,
         )
+
+
+def _type_of_codes(codes: Mapping[str, int]) -> type[np.int16] | type[np.int32]:
+    """16 bits where all codes fit: half of the memory."""
+    return np.int16 if len(codes) <= np.iinfo(np.int16).max else np.int32
 
 
 def _short(numbers: Int64, steps: Sequence[Sequence[StepSpan]]) -> NDArray[np.int32] | Int64:

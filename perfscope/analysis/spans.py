@@ -37,10 +37,16 @@ class Columns(Protocol):
     def column(self, name: str) -> pa.ChunkedArray: ...
 
 
+MANY_ROWS = 1 << 16
+# Of a long table only these stay decoded: all columns at once would be most of a report's memory.
+_KEPT = frozenset(("start_ns", "device", "lane", "kind", "phase", "layer", "name"))
+
+
 class SpanTable:
     """Rows of one rank and window, of which each column is decoded once, whoever reads it.
 
-    Arrays that are read from it are shared, and therefore cannot be written to.
+    Arrays that are read from it are shared, and therefore cannot be written to. Of more than MANY_ROWS rows
+    columns that few read are decoded anew each time.
     """
 
     __slots__ = ("_decoded", "_table", "num_rows")
@@ -61,6 +67,9 @@ class SpanTable:
 
     def decoded(self, key: tuple[object, ...], decode: Callable[[], _T]) -> _T:
         """What `decode` returned when it was first asked for `key`."""
+        columns = _arguments(key)
+        if self.num_rows > MANY_ROWS and columns and columns[0] not in _KEPT:
+            return decode()
         if key not in self._decoded:
             self._decoded[key] = value = decode()
             for array in value if isinstance(value, tuple) else (value,):
@@ -69,8 +78,11 @@ class SpanTable:
         kept: _T = self._decoded[key]
         return kept
 
-    def forget(self, columns: Collection[str]) -> None:
-        """Frees what was decoded of columns; they are decoded again if they are read again."""
+    def forget(self, columns: Collection[str] | None = None) -> None:
+        """Frees what was decoded of columns, or all; they are decoded again if they are read again."""
+        if columns is None:
+            self._decoded.clear()
+            return
         for key in [key for key in self._decoded if any(column in columns for column in _arguments(key))]:
             del self._decoded[key]
 

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from perfscope.analysis import intervals as iv
 from perfscope.analysis.intervals import Int64, Intervals
 from perfscope.analysis.spans import (
+    MANY_ROWS,
     Columns,
     Mask,
     SpanTable,
@@ -28,7 +29,7 @@ from perfscope.analysis.spans import (
     whole_numbers,
 )
 
-MOST_ROWS = 1 << 16  # of windows that are put together
+MOST_ROWS = MANY_ROWS  # of windows that are put together
 _LONGEST_NS = 1 << 42  # of one of them: sums of all, for every thread, stay in 63 bits
 _FEW_MEMBERS = 32  # of a group, that are hashed as fast as looked up
 _GAP_NS = 1 << 10  # between windows: times of two never touch

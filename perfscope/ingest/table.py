@@ -241,8 +241,9 @@ def _sparse(values: list[Any], rows_with: Ints, length: int, kind: pa.DataType) 
 def _ints(values: npt.NDArray[Any], kind: pa.DataType, null: npt.NDArray[np.bool_] | None = None) -> pa.Array:
     # Not by `pa.array`, which loads numpy's masked arrays to ask whether this is one: 10 ms.
     data = pa.py_buffer(np.ascontiguousarray(values, numpy_dtype(kind)))
-    has_null = null is not None and bool(null.any())
-    validity = pa.py_buffer(np.packbits(np.logical_not(null), bitorder="little")) if has_null else None
+    validity = None
+    if null is not None and null.any():
+        validity = pa.py_buffer(np.packbits(~null, bitorder="little"))
     return pa.Array.from_buffers(kind, len(values), [validity, data])
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import pyarrow as pa
 from msgspec import Struct
 from numpy.typing import NDArray
 
@@ -28,6 +27,8 @@ from perfscope.analysis.spans import (
     OPTIMIZER,
     RUNTIME,
     Spans,
+    SpanTable,
+    Table,
     spans_of,
     whole_numbers,
     words,
@@ -60,32 +61,34 @@ class DeviceIndex:
         marks: when steps begin and end, on the rank's own clock: the host is awake then.
     """
 
-    def __init__(self, table: pa.Table, host: str, clocks: ClockFit, marks: Int64) -> None:
+    def __init__(self, table: Table, host: str, clocks: ClockFit, marks: Int64) -> None:
         spans = spans_of(table)
-        order = np.lexsort((spans.lane, spans.start))
-        launch = whole_numbers(table, "launch_ns")
         layer, self.layers = words(table, "layer")
         name, self.names = words(table, "name")
-        on_device = (spans.device >= 0) & one_of(spans.kind, (COMPUTE, COMM, COPY))
-        rows = order[on_device[order]]
+        self._host = _HostLine(spans, layer, name, clocks, host)
+        waits = _blocking_calls(spans, name, self.names)
+        rows = np.flatnonzero((spans.device >= 0) & one_of(spans.kind, (COMPUTE, COMM, COPY)))
+        rows = rows[np.lexsort((spans.lane[rows], spans.start[rows]))]
+        launch = whole_numbers(table, "launch_ns")[rows]
         self.start: Int64 = clocks.to_reference(host, spans.start[rows])
         self.end: Int64 = np.maximum(clocks.to_reference(host, spans.end[rows]), self.start)
-        has_launch = launch[rows] >= 0
-        self.launch: Int64 = np.where(has_launch, clocks.to_reference(host, launch[rows]), -1)
+        has_launch = launch >= 0
+        self.launch: Int64 = np.where(has_launch, clocks.to_reference(host, launch), -1)
         self.device, self.lane = spans.device[rows], spans.lane[rows]
         self.kind, self.phase = spans.kind[rows], spans.phase[rows]
         self.layer, self.name = layer[rows], name[rows]
+        del spans, rows, launch
+        if isinstance(table, SpanTable):
+            table.forget()
         self._by_end = np.argsort(self.end, kind="stable")
         self._ends = self.end[self._by_end]
-        self._reach: Int64 = np.maximum.accumulate(self.end) if len(rows) else self.end
+        self._reach: Int64 = np.maximum.accumulate(self.end) if len(self.end) else self.end
         asked = np.flatnonzero(has_launch)
         asked = asked[np.argsort(self.launch[asked], kind="stable")]
         self._launched = self.launch[asked]
         self._last_start = np.maximum.accumulate(self.start[asked]) if len(asked) else self._launched
         self._stream = distinct_pairs(self.device, self.lane)[1]
         self._previous = _previous(self._stream)
-        self._host = _HostLine(spans, layer, name, clocks, host)
-        waits = _blocking_calls(spans, name, self.names)
         self._release, self._released_by = self._releases(
             clocks.to_reference(host, marks), clocks.to_reference(host, waits)
         )

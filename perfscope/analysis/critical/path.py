@@ -33,7 +33,7 @@ from perfscope.analysis.mainline import (
 )
 from perfscope.analysis.missing import Missing, missing_figure
 from perfscope.analysis.source import RunSource
-from perfscope.analysis.spans import COMM, COPY, INPUT, OPTIMIZER_PHASE
+from perfscope.analysis.spans import COMM, COPY, INPUT, OPTIMIZER_PHASE, SpanTable
 from perfscope.errors import RunDirectoryError
 from perfscope.messages import critical_path as messages
 from perfscope.messages import critical_path as reasons
@@ -161,7 +161,7 @@ class _Window:
             del self._devices[next(iter(self._devices))]
         index: DeviceIndex | None = None
         try:
-            table = self.source.timeline(rank, self.window, DEVICE_COLUMNS)
+            table = SpanTable(self.source.timeline_columns(rank, self.window, DEVICE_COLUMNS))
             marks = np.array([[step.start_ns, step.end_ns] for step in member.steps], dtype=np.int64).ravel()
             index = DeviceIndex(table, member.host, self.clocks, marks)
         except RunDirectoryError as error:

@@ -23,7 +23,9 @@ def _pattern(text: str, flags: int = 0) -> re.Pattern[str]:
 @lru_cache(maxsize=1 << 14)
 def type_of_kernel(name: str, operator: str = "") -> KernelType:
     """The type of a compute kernel; that of the operator that launched it where the name does not tell."""
-    kernel_type = _first(tables.GENERATED_KERNELS, name, re.IGNORECASE) if "_" in name[:8] else None
+    kernel_type: KernelType | None = None
+    if "_" in name[:8]:
+        kernel_type = _first(tables.GENERATED_KERNELS, name, re.IGNORECASE)
     if kernel_type is None:
         base = _pattern(_ARGUMENTS).split(name, maxsplit=1)[0]
         is_shell = _pattern(tables.SHELLS, re.IGNORECASE).match(base)
