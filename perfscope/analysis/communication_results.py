@@ -233,8 +233,8 @@ class _CellNames:
         self.calls = list(dict.fromkeys(called))
         self.call_of = np.array([self.calls.index(call) for call in called], dtype=np.int64)
         self.facts = _AxisFacts(task.axes, self.kinds, task.links)
-        place = {key: number for number, key in enumerate(self.keys)}
-        self._key_of = np.array([place[key] for key in keys], dtype=np.int64)
+        number_of = {key: number for number, key in enumerate(self.keys)}
+        self._key_of = np.array([number_of[key] for key in keys], dtype=np.int64)
 
     def summed(self, values: Float) -> Float:
         """Values of the cells, added up by key in their order. Shape (cells, n) -> (keys, n)."""

@@ -132,7 +132,6 @@ def _lines(
     layer, phase = _labels(windows, spans, works, start, codes)
     working = (part == LINE_COMPUTE) | (part == LINE_OPTIMIZER)
     layer[~working], phase[~working] = NO_LAYER, -1
-    del ordered, works, working
     index = np.searchsorted(begins, start, side="right") - 1
     step = np.array([span.step for of_window in steps for span in of_window], dtype=np.int64)[index]
     first = np.ones(len(start), dtype=bool)
