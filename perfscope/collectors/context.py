@@ -74,6 +74,10 @@ class Context:
         """Where the absolute path `name` ("/proc/stat") lies."""
         return self.root / name.lstrip("/")
 
+    def _file(self, name: str) -> str:
+        """The same as text: a sampler makes no objects of paths that it reads every second."""
+        return name if self.live else f"{self.root}{name}"
+
     def read(self, name: str) -> str:
         """The text of a file.
 
@@ -82,9 +86,18 @@ class Context:
         """
         self._fail_as_captured(name)
         # A captured tree may hold anything: opening a named pipe must not wait for a writer.
-        descriptor = os.open(self.path(name), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with os.fdopen(descriptor, "rb") as file:
-            return (file.read(_LARGEST_FILE) or b"").decode("utf-8", "replace")
+        descriptor = os.open(self._file(name), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        parts: list[bytes] = []
+        left = _LARGEST_FILE
+        try:
+            while left > 0 and (part := os.read(descriptor, min(left, _CHUNK))):
+                parts.append(part)
+                left -= len(part)
+        except BlockingIOError:  # a pipe with a writer who has written nothing
+            pass
+        finally:
+            os.close(descriptor)
+        return b"".join(parts).decode("utf-8", "replace")
 
     def read_or(self, name: str, default: str = "") -> str:
         """The text of a file without surrounding white space; `default` when it cannot be read."""
@@ -127,7 +140,7 @@ class Context:
             OSError: as `read`.
         """
         self._fail_as_captured(name)
-        return KeptFile(self.path(name))
+        return KeptFile(self._file(name))
 
     def _fail_as_captured(self, name: str) -> None:
         code = self.errors.get(name.lstrip("/"))
@@ -145,7 +158,7 @@ class KeptFile:
 
     __slots__ = ("_descriptor",)
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: str) -> None:
         self._descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
 
     def read(self) -> bytes:

@@ -130,15 +130,18 @@ def read_mounts(text: str) -> list[Mount]:
 
 def local_bytes(ctx: Context, mounts: Sequence[Mount]) -> Counts:
     """Of mounts whose device is a block device. Raises OSError, ValueError."""
-    if not ctx.exists("/proc/diskstats"):
+    try:
+        text = ctx.read("/proc/diskstats")
+    except FileNotFoundError:
         return {}
     paths = {mount.device: mount.path for mount in mounts}
     counts: Counts = {}
-    for line in ctx.read("/proc/diskstats").splitlines():
-        fields = line.split()
-        path = paths.get(":".join(fields[:2]))
-        if path is not None and len(fields) > 9:
-            counts[path] = (int(fields[5]) * _SECTOR, int(fields[9]) * _SECTOR)
+    for line in text.splitlines():
+        parts = line.split(None, 2)  # most lines are of devices without a mount
+        path = paths.get(":".join(parts[:2]))
+        numbers = parts[2].split() if path is not None and len(parts) > 2 else ()
+        if path is not None and len(numbers) > 7:
+            counts[path] = (int(numbers[3]) * _SECTOR, int(numbers[7]) * _SECTOR)
     return counts
 
 

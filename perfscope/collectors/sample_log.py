@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from itertools import groupby
 from pathlib import Path
 
 from perfscope.collectors.base import Fact, Reading
@@ -64,10 +63,17 @@ class SampleLog:
 
     def readings(self, collector: str, readings: Sequence[Reading]) -> None:
         """Add what one sample gave: one line per group of readings that share their times."""
-        for (begin, end), group in groupby(readings, key=_times):
-            self._row(collector, begin, end, list(group))
+        row: list[Reading] = []
+        for reading in readings:
+            if row and (reading.t_begin_ns != row[0].t_begin_ns or reading.t_end_ns != row[0].t_end_ns):
+                self._row(collector, row)
+                row = []
+            row.append(reading)
+        if row:
+            self._row(collector, row)
 
-    def _row(self, collector: str, begin: int, end: int, row: list[Reading]) -> None:
+    def _row(self, collector: str, row: list[Reading]) -> None:
+        begin, end = row[0].t_begin_ns, row[0].t_end_ns
         key = tuple([reading.series for reading in row])
         values = ",".join([_number(reading.value) for reading in row])
         odd = {str(index): reading.quality for index, reading in enumerate(row) if reading.quality}
@@ -169,10 +175,8 @@ def anchor() -> list[int]:
 
 
 def _number(value: int | float | None) -> str:
+    if type(value) is int:  # nearly all
+        return repr(value)
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
         return "null"
     return repr(value)
-
-
-def _times(reading: Reading) -> tuple[int, int]:
-    return reading.t_begin_ns, reading.t_end_ns

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
 from perfscope.vocabulary import kernels as tables
@@ -14,7 +14,7 @@ _Table = Sequence[tuple[str, Any]]  # regular expression, what a name is in whic
 _ARGUMENTS = r"[<(](?!anonymous namespace)"
 
 
-@lru_cache(maxsize=None)
+@cache
 def _pattern(text: str, flags: int = 0) -> re.Pattern[str]:
     """Compiled when it is first looked for: most traces need a part of the tables."""
     return re.compile(text, flags)

@@ -67,7 +67,7 @@ class Traces:
         self.tables: dict[int, pa.Table] = {}
         self.reads: list[int] = []
 
-    def timeline(self, rank: int, window: int, columns: Sequence[str] | None = None) -> pa.Table:
+    def timeline_columns(self, rank: int, window: int, columns: Sequence[str]) -> pa.Table:
         self.reads.append(rank)
         return self.tables[rank].select(columns)
 
