@@ -32,6 +32,7 @@ from perfscope.analysis.mainline import LINE_EXPOSED
 Float = NDArray[np.float64]
 Index = NDArray[np.int64]
 _ROWS_TOGETHER = 1024
+_CODES_TOGETHER = 1 << 20
 
 
 class Cells(Struct, frozen=True, kw_only=True, eq=False):
@@ -147,6 +148,7 @@ def sums_of(
     column: NDArray[np.signedinteger[Any]],
     values: Float,
     shape: tuple[int, int],
+    chosen: NDArray[np.bool_] | None = None,
 ) -> Float:
     """Values summed up in the order they have, by row and column.
 
@@ -155,17 +157,21 @@ def sums_of(
         column: of each value.
         values: shape (n,).
         shape: rows and columns.
+        chosen: values that count; None = all.
     """
     sums = np.zeros(shape)
     for first in range(0, shape[0], _ROWS_TOGETHER):  # so that what numpy makes on the way stays small
         part = sums[first : first + _ROWS_TOGETHER]
         begin, end = np.searchsorted(row, (first, first + _ROWS_TOGETHER))
         place = (row[begin:end].astype(np.int64) - first) * shape[1] + column[begin:end]
-        part[:] = np.bincount(place, values[begin:end], minlength=part.size).reshape(part.shape)
+        counted = values[begin:end] if chosen is None else np.where(chosen[begin:end], values[begin:end], 0)
+        part[:] = np.bincount(place, counted, minlength=part.size).reshape(part.shape)
     return sums
 
 
-def distinct(*columns: NDArray[np.signedinteger[Any]]) -> tuple[Index, Index]:
+def distinct(
+    *columns: NDArray[np.signedinteger[Any]],
+) -> tuple[Index, NDArray[np.signedinteger[Any]]]:
     """The different rows of a table, in order, as columns; and which of them each row is.
 
     Args:
@@ -173,13 +179,18 @@ def distinct(*columns: NDArray[np.signedinteger[Any]]) -> tuple[Index, Index]:
     """
     least = [int(column.min(initial=0)) for column in columns]
     shape = [int(column.max(initial=0)) - low + 1 for column, low in zip(columns, least, strict=True)]
-    code = np.zeros(len(columns[0]), dtype=np.int64)
+    short = np.int32 if math.prod(shape) <= np.iinfo(np.int32).max else np.int64
+    code = np.zeros(len(columns[0]), dtype=short)
     for column, low, width in zip(columns, least, shape, strict=True):
-        code *= width
-        code += column
-        code -= low
-    present = np.flatnonzero(np.bincount(code, minlength=math.prod(shape)))
-    number = np.zeros(math.prod(shape), dtype=np.int64)
+        code *= short(width)
+        code += column.astype(short) - short(low)
+    is_present = np.zeros(math.prod(shape), dtype=bool)
+    parts = [slice(begin, begin + _CODES_TOGETHER) for begin in range(0, len(code), _CODES_TOGETHER)]
+    for part in parts:  # numpy makes long numbers of those that it looks up with
+        is_present[code[part]] = True
+    present = np.flatnonzero(is_present)
+    number = np.zeros(math.prod(shape), dtype=short)
     number[present] = np.arange(len(present))
-    values = np.stack(np.unravel_index(present, shape)) + np.array(least)[:, None]
-    return values, number[code]
+    for part in parts:
+        code[part] = number[code[part]]
+    return np.stack(np.unravel_index(present, shape)) + np.array(least)[:, None], code

@@ -136,8 +136,6 @@ def line_table(lines: Mapping[int, MainLine], clocks: Clocks) -> LineTable:
     """
     kept = [lines[rank] for rank in sorted(lines) if len(lines[rank].start)]
     sizes = [len(line.start) for line in kept]
-    starts = [clocks.to_reference(line.host, line.start) for line in kept]
-    ends = [clocks.to_reference(line.host, line.end) for line in kept]
     steps = []
     for line in kept:
         begin = np.array([step.start_ns for step in line.steps], dtype=np.int64)
@@ -145,7 +143,10 @@ def line_table(lines: Mapping[int, MainLine], clocks: Clocks) -> LineTable:
         order = np.argsort(number, kind="stable")
         steps.append((number[order], clocks.to_reference(line.host, begin)[order]))
     bounds = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(np.array(sizes, dtype=np.int64))))
-    start = _joined(starts)
+    start, end = (np.empty(sum(sizes), dtype=np.int64) for _ in range(2))
+    for line, low, high in zip(kept, bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
+        start[low:high] = clocks.to_reference(line.host, line.start)
+        end[low:high] = clocks.to_reference(line.host, line.end)
     since = start - np.repeat(start[bounds[:-1]], sizes)
     stride = int(since.max(initial=0)) + 2
     return LineTable(
@@ -154,14 +155,10 @@ def line_table(lines: Mapping[int, MainLine], clocks: Clocks) -> LineTable:
         start=start,
         keys=since + np.repeat(np.arange(len(kept)), sizes) * stride,
         stride=stride,
-        end=_joined(ends),
+        end=end,
         part=np.concatenate([line.part for line in kept]) if kept else np.empty(0, dtype=np.int8),
         layer=np.concatenate([line.layer for line in kept]) if kept else np.empty(0, dtype=np.int32),
         phase=np.concatenate([line.phase for line in kept]) if kept else np.empty(0, dtype=np.int8),
         steps=tuple(steps),
         lines=tuple(kept),
     )
-
-
-def _joined(columns: list[Int64]) -> Int64:
-    return np.concatenate(columns) if columns else np.empty(0, dtype=np.int64)

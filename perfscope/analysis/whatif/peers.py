@@ -8,7 +8,7 @@ time (Python, sleeping, a core shared with another process). Waiting for input i
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from msgspec import Struct
@@ -23,7 +23,7 @@ from perfscope.analysis.mainline import (
     LINE_PARTS,
     NO_LAYER,
 )
-from perfscope.analysis.replay.program import Change, Float, Index, Program, distinct, sums_of
+from perfscope.analysis.replay.program import Change, Float, Program, distinct, sums_of
 from perfscope.analysis.replay.replays import Replays
 from perfscope.rundir.schema import PHASES
 
@@ -161,9 +161,9 @@ def _by_step(replays: Replays, ranks: Sequence[int]) -> Float:
         program = window.program
         is_work = one_of(program.cells.part, OWN_PARTS)
         shape = (len(program.ranks), len(program.steps))
-        step, local = program.step_rows[is_work], program.cells.local[is_work]
         sums = np.zeros((len(ranks), shape[1]))
-        sums[np.searchsorted(ranks, program.ranks)] = sums_of(program.cells.rank[is_work], step, local, shape)
+        of_program = sums_of(program.cells.rank, program.step_rows, program.cells.local, shape, is_work)
+        sums[np.searchsorted(ranks, program.ranks)] = of_program
         columns.append(sums)
     return np.concatenate(columns, axis=1)
 
@@ -180,12 +180,12 @@ def _of_kinds(program: Program) -> tuple[list[_Kind], Float]:
     kinds, kind_of = _kinds(program)
     is_work = one_of(program.cells.part, OWN_PARTS)
     shape = (len(program.ranks), len(kinds))
-    total = sums_of(program.cells.rank[is_work], kind_of[is_work], program.cells.local[is_work], shape)
+    total = sums_of(program.cells.rank, kind_of, program.cells.local, shape, is_work)
     used = np.flatnonzero(total.any(axis=0)).tolist()
     return [kinds[number] for number in used], total[:, used]
 
 
-def _kinds(program: Program) -> tuple[list[_Kind], Index]:
+def _kinds(program: Program) -> tuple[list[_Kind], NDArray[np.signedinteger[Any]]]:
     """(part, layer, phase) of the cells: the different ones, and which of them each cell has."""
     cells = program.cells
     kinds, kind_of = distinct(cells.part, cells.layer, cells.phase)
