@@ -158,7 +158,7 @@ class KeptFile:
 
     __slots__ = ("_descriptor",)
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str | Path) -> None:
         self._descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
 
     def read(self) -> bytes:

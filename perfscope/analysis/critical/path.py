@@ -63,7 +63,7 @@ class _Line(Struct, frozen=True, kw_only=True, eq=False):
     start: Int64
     end: Int64
     part: NDArray[np.int8]
-    layer: NDArray[np.int32]
+    layer: NDArray[np.int16] | NDArray[np.int32]
     phase: NDArray[np.int8]
 
 

@@ -97,7 +97,7 @@ def test_names_come_in_numeric_order_and_links_stay_below_the_root(tmp_path: Pat
 def test_a_kept_file_is_read_whole_however_long_it_grows(tmp_path: Path) -> None:
     path = tmp_path / "f"
     path.write_bytes(b"a" * 4096)
-    kept = KeptFile(str(path))
+    kept = KeptFile(path)
     assert kept.read() == b"a" * 4096
     path.write_bytes(b"b" * 100_000)
     assert kept.read() == b"b" * 100_000
