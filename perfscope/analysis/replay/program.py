@@ -179,11 +179,11 @@ def distinct(
     """
     least = [int(column.min(initial=0)) for column in columns]
     shape = [int(column.max(initial=0)) - low + 1 for column, low in zip(columns, least, strict=True)]
-    short = np.int32 if math.prod(shape) <= np.iinfo(np.int32).max else np.int64
-    code = np.zeros(len(columns[0]), dtype=short)
+    short: Any = np.int32 if math.prod(shape) <= np.iinfo(np.int32).max else np.int64
+    code: NDArray[np.signedinteger[Any]] = np.zeros(len(columns[0]), dtype=short)
     for column, low, width in zip(columns, least, shape, strict=True):
-        code *= short(width)
-        code += column.astype(short) - short(low)
+        code *= width
+        code += column.astype(short) - low
     is_present = np.zeros(math.prod(shape), dtype=bool)
     parts = [slice(begin, begin + _CODES_TOGETHER) for begin in range(0, len(code), _CODES_TOGETHER)]
     for part in parts:  # numpy makes long numbers of those that it looks up with
