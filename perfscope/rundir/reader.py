@@ -22,6 +22,7 @@ from perfscope.rundir.documents import Document, is_too_deep, parse_document
 from perfscope.rundir.hangs import HangRecord, read_hangs
 from perfscope.rundir.host_records import CeilingsRecord, StacksRecord, TopologyRecord, with_document
 from perfscope.rundir.inventory import INVENTORY, by_folder, is_read, mark_of
+from perfscope.rundir.last_layers import LastLayers
 from perfscope.rundir.links import refuse_links
 from perfscope.rundir.manifest import locate, read_manifest
 from perfscope.rundir.migrations import migrate
@@ -89,8 +90,7 @@ class RunReader(RankLines):
         self._summaries: tuple[WindowSummary, ...] | None = None
         self._by_rank: dict[int, list[WindowSummary]] | None = None
         self._steps_ahead = StepsAhead()
-        self._last_layers: tuple[bytes, tuple[Document, bool]] | None = None  # a file, and what is in it
-        self._last_model: tuple[Document, LayersRecord] | None = None
+        self._last_layers = LastLayers()
         self._folders: dict[int, Path] = {}  # rank -> the attempt that is shown
         self.rank_records: Mapping[int, RankRecord] = self._read_rank_records()
         self.ranks: tuple[int, ...] = tuple(sorted(self.rank_records))
@@ -116,8 +116,7 @@ class RunReader(RankLines):
             if (name := folder.name) in self._inventory_of
         }
         part._inventory = {name: mark for of in part._inventory_of.values() for name, mark in of.items()}
-        part._notes, part._steps_ahead, part._last_layers = {}, StepsAhead(), None
-        part._last_model = None
+        part._notes, part._steps_ahead, part._last_layers = {}, StepsAhead(), LastLayers()
         return part
 
     def add_notes(self, notes: Iterable[ReadNote]) -> None:
@@ -135,9 +134,7 @@ class RunReader(RankLines):
         document = self._document(path, self._seal(rank, layout.LAYERS_JSON))
         if document is None:
             return None
-        if self._last_model is None or self._last_model[0] is not document:
-            self._last_model = document, decode_record(LayersRecord, document)[0]
-        record, rows = self._last_model[1], document.get("layers")
+        record, rows = self._last_layers.record(document), document.get("layers")
         if lost := (len(rows) if isinstance(rows, list) else 1) - len(record.layers):
             self._note(path, lost, f"{lost:,} of its entries cannot be read as a layer")
         return record
@@ -197,10 +194,8 @@ class RunReader(RankLines):
         arrays: list[pa.Array | pa.ChunkedArray] = [pa.repeat(pa.scalar(rank, pa.int32()), num_rows)]
         for name, kind in _STEP_COLUMNS:
             column = columns.get(name)
-            if column is None:
-                arrays.append(nulls(num_rows, kind))
-            else:
-                arrays.append(column if column.type == kind else column.cast(kind))
+            column = nulls(num_rows, kind) if column is None else column
+            arrays.append(column if column.type == kind else column.cast(kind))
         table, wrong = without_impossible(pa.Table.from_arrays(arrays, schema=STEPS))
         for what, number in wrong.items():
             self._note(path, number, what)
@@ -427,7 +422,8 @@ class RunReader(RankLines):
         if data is None:
             return None
         try:
-            document, has_checksum = self._parsed(data, path)
+            parse = self._last_layers.parsed if path.name == layout.LAYERS_JSON else parse_document
+            document, has_checksum = parse(data, path)
         except UnreadableFileError as error:
             self._note(path, 1, error.reason)
             return None
@@ -438,14 +434,6 @@ class RunReader(RankLines):
         if self._is_sealed and not has_checksum:
             self._note(path, 0, _UNVERIFIED)
         return document
-
-    def _parsed(self, data: bytes, path: Path) -> tuple[Document, bool]:
-        """As `parse_document`; layers.json, which mostly is the one of the rank before, is parsed once."""
-        if path.name != layout.LAYERS_JSON:
-            return parse_document(data, path)
-        if self._last_layers is None or self._last_layers[0] != data:
-            self._last_layers = data, parse_document(data, path)
-        return self._last_layers[1]
 
     def _exchanged(self, path: Path, data: bytes) -> str | None:
         """Why a document is not the one that was recorded at its place; None: it is, as far as is known."""
