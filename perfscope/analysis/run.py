@@ -66,7 +66,7 @@ from perfscope.analysis.pipeline.analyze import analyze_pipeline
 from perfscope.analysis.pipeline.results import Pipeline
 from perfscope.analysis.progress import progress_of
 from perfscope.analysis.provenance import provenance
-from perfscope.analysis.rank_facts import framework_of, workload_of
+from perfscope.analysis.rank_facts import framework_of, is_torch, workload_of
 from perfscope.analysis.rank_part import Progress
 from perfscope.analysis.ranks import RankFiles
 from perfscope.analysis.reading import read_run
@@ -365,7 +365,9 @@ def _evidence(source: RunSource, figures: _Figures, analysis: RunAnalysis) -> Ev
         slept_ratio={
             result.rank: usual_sleep_ratio(result.breakdown_ns, figures.ranks.parts[result.rank])
             for result in analysis.ranks
-            if result.breakdown_ns is not None and result.rank in figures.ranks.parts
+            if is_torch(source.rank_records)  # others compute in threads that the training thread waits for
+            and result.breakdown_ns is not None
+            and result.rank in figures.ranks.parts
         },
         cpu_waits=cpu_waits(
             figures.hosts, figures.machine.disturbances if figures.machine else (), figures.ranks.parts

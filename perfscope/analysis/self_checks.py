@@ -15,6 +15,7 @@ from perfscope.analysis.critical.results import shares_by_kind
 from perfscope.analysis.results import Breakdown, Communication, Finding, RunAnalysis
 from perfscope.analysis.self_check_results import Contradiction, SelfCheck
 from perfscope.messages.findings.self_checks import ContradictedFigures
+from perfscope.messages.findings.step import ThreadBlocked
 from perfscope.vocabulary.causes import Cause
 from perfscope.vocabulary.figures import Figure
 from perfscope.vocabulary.findings import COMMUNICATION, GAPS, FindingKind
@@ -208,9 +209,16 @@ def _path_idle(analysis: RunAnalysis) -> Iterator[_Pair]:
         yield _Pair("", gaps, _HALF, exact=False)
 
 
+def _of_untraced(finding: Finding) -> float | None:
+    """Share of the untraced steps that a thread sleeps; it may be more than all that the traced ones idle."""
+    return finding.facts.of_untraced_ratio if isinstance(finding.facts, ThreadBlocked) else None
+
+
 def _path_verdict(analysis: RunAnalysis) -> Iterator[_Pair]:
     gaps, verdict = _path_gap_ratio(analysis), next(iter(analysis.findings), None)
     if verdict is None or gaps is None or verdict.id not in GAPS or verdict.gain_ratio is None:
+        return
+    if _of_untraced(verdict) is not None:
         return
     yield _Pair(verdict.id.value, _HALF * verdict.gain_ratio, gaps, exact=False)
 
@@ -238,7 +246,8 @@ def _gain_within_cause(analysis: RunAnalysis) -> Iterator[_Pair]:
     idle = max(shares, default=None)
     for finding in analysis.findings:
         if finding.id in GAPS and finding.gain_ratio is not None and idle is not None:
-            yield _Pair(finding.id.value, finding.gain_ratio, idle, _CAUSE, exact=False)
+            most = max(idle, _of_untraced(finding) or 0.0)
+            yield _Pair(finding.id.value, finding.gain_ratio, most, _CAUSE, exact=False)
 
 
 def _what_if_step(analysis: RunAnalysis) -> Iterator[_Pair]:

@@ -11,6 +11,7 @@ from perfscope.analysis.findings.evidence import Evidence
 from perfscope.analysis.kernels.results import Kernels
 from perfscope.analysis.machine.counters import counted_between
 from perfscope.analysis.machine.host import Host, HostRank
+from perfscope.analysis.rank_facts import is_torch
 from perfscope.analysis.results import DeviceIdle, Finding
 from perfscope.messages.findings.recording import NoDeviceEvents, NoSteps, NotTraced, NoWholeStep
 from perfscope.messages.findings.step import (
@@ -247,6 +248,10 @@ def _blocking_call(evidence: Evidence) -> BlockingCall | None:
     )
 
 
+# What threads sleep in, too, that wait for threads of their framework's runtime to compute.
+_OF_RUNTIME = (HostActivity.LOCK, HostActivity.BLOCKED)
+
+
 def _asleep(evidence: Evidence, idle_ns: float) -> ThreadBlocked | None:
     """What the training threads of ranks that compute on the CPU sleep in, if that is `_BLOCKS` of the idle
     time or more, and more than they wait for a CPU.
@@ -259,6 +264,8 @@ def _asleep(evidence: Evidence, idle_ns: float) -> ThreadBlocked | None:
     if asleep < _BLOCKS * total or asleep <= sums[HostActivity.PREEMPTED] or not asleep:
         return None
     kind = max(ASLEEP, key=lambda kind: sums[kind])
+    if kind in _OF_RUNTIME and not is_torch(evidence.metas):
+        return None
     ranks = [rank.rank for rank in evidence.ranks if rank.host_idle]
     of_ranks = [evidence.other_threads_ns[rank] for rank in ranks if rank in evidence.other_threads_ns]
     readings = [evidence.states[rank].num_readings for rank in ranks if rank in evidence.states]

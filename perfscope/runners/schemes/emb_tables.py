@@ -78,8 +78,8 @@ class WholeTables(DividedTables):
         found = [functional.embedding(numbers, table) for numbers, table in zip(wanted, tables, strict=True)]
         rows = torch.stack(found, dim=1).flatten(0, 1)
         parts = exchange_rows(rows, from_each, sizes, self.group).split(sizes)
-        rows = [part.view(num, -1, self.width) for part in parts]
-        return torch.cat(rows, dim=1)[:, self.back]
+        of_ranks = [part.view(num, -1, self.width) for part in parts]
+        return torch.cat(of_ranks, dim=1)[:, self.back]
 
 
 class RowsOfTables(DividedTables):

@@ -27,6 +27,7 @@ def first_finding(
     other_ms: int = 0,
     major_faults: int = 0,
     busy_ms: int = 200,
+    framework: str = "torch",
 ) -> Finding:
     """Of a rank with `busy_ms` of computation in steps of 500 ms, in which its thread ran for `ran_ms`.
 
@@ -36,6 +37,8 @@ def first_finding(
         ran_traced_ms: in the traced steps, where that differs.
         other_ms: CPU time of the process's other threads per step.
         major_faults: per step.
+        busy_ms: of computation per traced step.
+        framework: that trains.
     """
     file = SampleFile()
     codes = [0 if state is None else 1 + ASLEEP.index(state) for state in states]
@@ -43,7 +46,7 @@ def first_finding(
         values = [codes[at % len(codes)] for at in range(len(TIMES))]
         file.add("rank_main_thread_state", TIMES, values, kind="gauge", unit="code", pid="100")
     num, traced_ms = 40, ran_ms if ran_traced_ms is None else ran_traced_ms
-    rank = {"pid": 100, "num_threads": 1, "affinity": [0]}
+    rank = {"pid": 100, "num_threads": 1, "affinity": [0], "framework": {"name": framework}}
     run = SampledRun(path, file, topology=two_nodes(), ranks=[rank])
     used = {
         "user_ns": (ran_ms + other_ms) * MS,
@@ -174,3 +177,17 @@ def test_a_rank_that_sleeps_before_a_collective_is_told_so_and_saves_all_that_it
     assert "because it sleeps for a set time" in finding.text.title
     assert "time.sleep" in finding.text.action and "Rank 1" in finding.text.action
     assert finding.gain_ns == pytest.approx(200 * MS, rel=0.05)
+
+
+@pytest.mark.parametrize("state", [HostActivity.LOCK, HostActivity.BLOCKED])
+def test_a_thread_that_waits_for_the_threads_of_its_runtime_is_not_blocked(
+    tmp_path: Path, state: HostActivity
+) -> None:
+    finding = first_finding(tmp_path, [state], ran_ms=100, other_ms=600, busy_ms=300, framework="jax")
+    assert finding.id not in ("host_blocked", "self_check_failed")
+
+
+def test_more_sleep_in_untraced_steps_than_traced_ones_idle_is_no_contradiction(tmp_path: Path) -> None:
+    states = [HostActivity.LOCK, None]
+    finding = first_finding(tmp_path, states, ran_ms=150, ran_traced_ms=400, busy_ms=350)
+    assert finding.id == "host_blocked" and (finding.gain_ratio or 0) > 0.5
