@@ -29,6 +29,7 @@ FEW_TRACED = ((Level.MEDIUM, 5.5), (Level.LOW, 2.5))  # steps, at most
 FEW_TIMED = ((Level.MEDIUM, 19.5), (Level.LOW, 5.5))
 UNLIKE = ((Level.MEDIUM, 1.15), (Level.LOW, 1.5), (Level.NONE, 3.0))  # times beyond the range of the others
 SPREAD = ((Level.MEDIUM, 0.1), (Level.LOW, 0.3))
+_MANY_READINGS = 16  # two in each of the blocks that memory must grow over
 AGREES = 0.5  # of what the trace gives: always-on timing that gives as much confirms it
 _RECORDED = ABOUT_THE_RECORDING - {Kind.DISTURBED} | {
     Kind.NO_STEPS,
@@ -66,7 +67,7 @@ def confidence(evidence: Evidence, finding: Finding) -> Confidence:
     if finding.id in _RECORDED:
         return Confidence(level=Level.HIGH)
     if isinstance(finding.facts, MemoryGrows):
-        return Confidence(level=Level.HIGH)
+        return Confidence(level=Level.HIGH if finding.facts.num_samples >= _MANY_READINGS else Level.MEDIUM)
     if isinstance(finding.facts, LowHeadroom):  # a peak needs no steps
         return Confidence(level=Level.MEDIUM if finding.facts.tensor_bytes is None else Level.HIGH)
     if finding.id is Kind.PAGE_FAULT_CHURN:

@@ -95,6 +95,14 @@ class Evidence(Struct, frozen=True, kw_only=True):
         return self.mean("step")
 
     @property
+    def mean_step_ns(self) -> float | None:
+        """Training time per step, with what is in long steps; None: not known."""
+        whole_run = self.whole_run
+        if whole_run is None or not whole_run.num_steps or not whole_run.training_ns:
+            return self.step_ns.median if self.step_ns is not None else None
+        return whole_run.training_ns / whole_run.num_steps
+
+    @property
     def growing_memory(self) -> RankMemory | None:
         """Of the rank whose memory grows fastest; None: none grows."""
         ranks = self.machine.rank_memory if self.machine is not None else ()

@@ -43,8 +43,8 @@ def low_headroom(evidence: Evidence) -> list[Finding]:
 
 def grows(evidence: Evidence) -> list[Finding]:
     """Of the process whose resident memory grows fastest while steps run."""
-    memory, steps = evidence.growing_memory, evidence.step_ns
-    if memory is None or memory.growth_bytes_per_s is None or steps is None:
+    memory, step_ns = evidence.growing_memory, evidence.mean_step_ns
+    if memory is None or memory.growth_bytes_per_s is None or step_ns is None:
         return []
     assert evidence.machine is not None  # it is where the memory is from
     assert memory.first_bytes is not None and memory.last_bytes is not None  # it grows while steps run
@@ -53,7 +53,8 @@ def grows(evidence: Evidence) -> list[Finding]:
         num_ranks=len(growing),
         first_bytes=memory.first_bytes,
         last_bytes=memory.last_bytes,
-        bytes_per_step=memory.growth_bytes_per_s * steps.median / 1e9,
+        num_samples=memory.num_samples,
+        bytes_per_step=memory.growth_bytes_per_s * step_ns / 1e9,
     )
     return [Finding(id=FindingKind.MEMORY_GROWS, facts=facts, rank=memory.rank)]
 

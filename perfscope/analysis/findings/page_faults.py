@@ -19,13 +19,15 @@ def churn(evidence: Evidence) -> Finding | None:
     on_cpu = [
         faults
         for faults in evidence.page_faults
-        if faults.cost_ratio is not None and evidence.metas[faults.rank].device in ("", "cpu")
+        if faults.cost_ratio is not None
+        and evidence.metas[faults.rank].device in ("", "cpu")
+        and not _are_growth(evidence, faults)
     ]
     if not on_cpu or evidence.step_ns is None:
         return None
     num_faults = _mean(on_cpu, "minor_faults")
     ratio = min(_mean(on_cpu, "cost_ratio"), 1 - _input_share(evidence))
-    if num_faults < FEWEST or ratio < NOTABLE or _is_growth(evidence, on_cpu):
+    if num_faults < FEWEST or ratio < NOTABLE:
         return None
     system, user = _mean(on_cpu, "system_ns"), _mean(on_cpu, "user_ns")
     usual = evidence.step_ns.median
@@ -51,13 +53,14 @@ def churn(evidence: Evidence) -> Finding | None:
     )
 
 
-def _is_growth(evidence: Evidence, faults: list[RankFaults]) -> bool:
-    """Whether what is mapped in a step is mostly memory that the process keeps, none given back."""
-    growth, usual = evidence.growing_memory, evidence.step_ns
-    mapped = next((entry for entry in faults if growth is not None and entry.rank == growth.rank), None)
-    if growth is None or growth.growth_bytes_per_s is None or mapped is None or usual is None:
+def _are_growth(evidence: Evidence, faults: RankFaults) -> bool:
+    """Whether what a rank maps in a step is mostly memory that it keeps, none given back."""
+    ranks = evidence.machine.rank_memory if evidence.machine is not None else ()
+    growth = next((memory.growth_bytes_per_s for memory in ranks if memory.rank == faults.rank), None)
+    step_ns = evidence.mean_step_ns
+    if growth is None or step_ns is None:
         return False
-    return growth.growth_bytes_per_s * usual.median / 1e9 >= _KEPT * mapped.minor_faults * PAGE
+    return growth * step_ns / 1e9 >= _KEPT * faults.minor_faults * PAGE
 
 
 def _input_share(evidence: Evidence) -> float:

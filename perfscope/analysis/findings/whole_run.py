@@ -42,7 +42,6 @@ def growing(evidence: Evidence) -> list[Finding]:
     steps = evidence.step_growth
     if steps is None:
         return []
-    usual = evidence.step_ns.median if evidence.step_ns is not None else steps.first_ns
     facts = StepsGrow(
         first_ns=steps.first_ns,
         last_ns=steps.last_ns,
@@ -54,8 +53,8 @@ def growing(evidence: Evidence) -> list[Finding]:
         Finding(
             id=FindingKind.STEPS_GROW,
             facts=facts,
-            gain_ns=round(steps.cost_ratio * usual),
-            gain_ratio=steps.cost_ratio,
+            gain_ns=round(steps.cost_ns),
+            gain_ratio=min(steps.cost_ns / steps.mean_ns, 1.0),
             rank=steps.rank,
             of_training=True,
         )
@@ -101,5 +100,7 @@ def leads(finding: Finding, otherwise: Finding) -> bool:
     if finding.id is FindingKind.INPUT_STALLS and otherwise.id in INPUT:
         return False  # steps wait for input with and without them
     cost = finding.gain_ratio or 0.0
+    if isinstance(finding.facts, StepsGrow) and cost > NOTABLE:  # a longer run ends as this one, or worse
+        cost = 1 - finding.facts.first_ns / finding.facts.last_ns
     ordinary = (1 - cost) * (otherwise.gain_ratio or 0.0)
     return cost > LEADS and cost > ordinary

@@ -12,7 +12,10 @@ from perfscope.analysis.waits.results import StepWaits
 
 
 def waits_by_step(matches: Sequence[JudgedCalls]) -> StepWaits | None:
-    """Waits in matched calls, by the step in which a rank made the call; None: no call has a step."""
+    """Waits in matched calls, by the step in which a rank made the call.
+
+    Without those within the uncertainty of two hosts' clocks; None: no other call has a step.
+    """
     calls = [match for match in matches if (match.step >= 0).any()]
     if not calls:
         return None
@@ -26,15 +29,19 @@ def waits_by_step(matches: Sequence[JudgedCalls]) -> StepWaits | None:
         np.concatenate([getattr(match, name).ravel() for match in calls])
         for name in ("step", "enter", "wait")
     )
-    inside = step >= 0
+    uncertain = np.concatenate([match.uncertain.ravel() for match in calls])
+    inside = (step >= 0) & ~uncertain
+    if not inside.any():
+        return None
     row, window, step, enter, wait = (of[inside] for of in (row, window, step, enter, wait))
-    steps, column = np.unique(np.stack((window, step)), axis=1, return_inverse=True)
-    cells, cell = np.unique(row * steps.shape[1] + column.reshape(-1), return_inverse=True)
+    steps, column = iv.distinct_pairs(window, step)
+    cells, cell = iv.numbered(row * len(steps) + column)
     offset, stride = iv.apart(cell, enter, enter + wait)
     start = enter + offset[cell]
     waits = iv.union(start, start + wait)
     by_cell = np.zeros(len(cells), np.int64)
     np.add.at(by_cell, waits[:, 0] // stride, waits[:, 1] - waits[:, 0])
-    table = np.full((len(ranks), steps.shape[1]), -1)
+    table = np.full((len(ranks), len(steps)), -1)
     table.flat[cells] = by_cell
-    return StepWaits(ranks=tuple(ranks), windows=steps[0].tolist(), steps=steps[1].tolist(), wait_ns=table)
+    windows, numbers = steps.T.tolist()
+    return StepWaits(ranks=tuple(ranks), windows=windows, steps=numbers, wait_ns=table)

@@ -15,6 +15,7 @@ from perfscope.analysis.whole_run.steps import StepParts
 from perfscope.vocabulary.run_parts import TIMED
 
 _WAITED = 0.5  # of the rank's excess that the others must sleep for
+_SLEEPS = 0.05  # of the step that some rank must sleep, for waiting to show as sleep
 _FEWEST_STEPS = 20  # untraced ones, of each rank, that can contradict traced ones
 
 
@@ -84,28 +85,36 @@ def untraced_excess(times: Mapping[int, RankStepTimes], parts: Mapping[int, Step
     """By rank, how much longer than its peers it works in the median untraced step, ns; below 0: less.
 
     The most of three that a rank which takes longer for the same work on CPUs has more of: time of its
-    training thread on a CPU or waiting for one, CPU time of its process, and time outside the backward pass,
-    which has no waiting for gradients in it. Against the lower median of all other ranks.
+    training thread on a CPU or waiting for one, CPU time of its process, and time outside the backward pass
+    (without what is timed by itself), which has no waiting for gradients in it. Against the lower median of
+    all other ranks.
 
     Args:
         times: by rank.
         parts: by rank.
 
     Returns:
-        Empty where one of the three was not recorded in enough steps of each rank.
+        Empty where one of the three was not recorded in enough steps of each rank, where ranks read pages
+        from a disk, and where no rank sleeps: ranks that spin while they wait are as busy as a slow one.
     """
     if len(times) < 2 or set(times) - set(parts):
         return {}
-    figures = []
+    figures, sleeps = [], False
     for rank, rank_times in times.items():
         of_rank = parts[rank]
         chosen = of_rank.is_usual & has_states(of_rank) & (rank_times.outside_backward >= 0)
         chosen &= (of_rank.used["user_ns"] >= 0) & (of_rank.used["system_ns"] >= 0)
         if chosen.sum() < _FEWEST_STEPS:
             return {}
+        if median_of(of_rank.used["major_faults"][chosen]) > 0:
+            return {}
+        sleeps |= median_of(asleep_ns(of_rank)[chosen]) >= _SLEEPS * median_of(of_rank.durations[chosen])
         busy = ran_ns(of_rank) + of_rank.runqueue
         process = of_rank.used["user_ns"] + of_rank.used["system_ns"]
-        figures.append([median_of(values[chosen]) for values in (busy, process, rank_times.outside_backward)])
+        outside = _without_timed(rank_times, of_rank).outside_backward
+        figures.append([median_of(values[chosen]) for values in (busy, process, outside)])
+    if not sleeps:
+        return {}
     more = [values - _others_median(values) for values in np.array(figures, dtype=np.int64).T]
     return dict(zip(times, np.max(more, axis=0).astype(float).tolist(), strict=True))
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 from msgspec import Struct
 
+from perfscope.analysis.host_idle import has_states, ran_ns
 from perfscope.analysis.intervals import BLOCKS, Int64, block_medians, is_steady
 from perfscope.analysis.steps import RankSteps
 from perfscope.analysis.whole_run.steps import StepParts
@@ -15,15 +16,21 @@ from perfscope.vocabulary.run_parts import RunPart
 
 _FEWEST_STEPS = 5  # a block
 _LONGER = 0.15  # of the first block, by which the last must be longer
+_STEP, _BUSY = "step", "busy"  # names of figures beside the parts
+_MAY_BE_WAITS = (GrowingPart.OUTSIDE, GrowingPart.PASSES)
 _OF_GROWTH = 0.5  # that one part must have to be named, and that larger batches must explain
 
 
 class StepGrowth(Struct, frozen=True, kw_only=True):
-    """Steps that take ever longer; medians of the first and the last block of untraced steps, ns."""
+    """Steps that take ever longer; medians of the first and the last block of untraced steps, ns.
+
+    Without evaluations and checkpoints; of several ranks their median.
+    """
 
     first_ns: float
     last_ns: float
-    cost_ratio: float  # what the steps take beyond the first block, of the time of all
+    cost_ns: float  # what the mean of the steps takes beyond the first block
+    mean_ns: float  # of the steps, with evaluations and checkpoints
     num_steps: int
     part: GrowingPart | None = None  # None: no single one
     part_ns: float = 0.0  # by which it grows
@@ -41,20 +48,19 @@ def step_growth(parts: Mapping[int, StepParts], steps: Mapping[int, RankSteps]) 
     of_ranks = {rank: figures for rank, figures in read.items() if figures is not None}
     if not of_ranks or len(of_ranks) < len(parts):
         return None
-    medians = np.median([entry["step"] for entry in of_ranks.values()], axis=0).astype(np.int64)
+    medians = np.median([figures[_STEP] for figures in of_ranks.values()], axis=0).astype(np.int64)
     first, last = float(medians[0]), float(medians[-1])
     more = last - first
     if more < _LONGER * first or not is_steady(medians) or _has_larger_batches(steps, more / first):
         return None
-    usual = {rank: of_rank.durations[of_rank.is_usual] for rank, of_rank in parts.items()}
-    total = float(np.mean([durations.sum() for durations in usual.values()]))
-    num_steps = min(len(durations) for durations in usual.values())
+    counts = [int(of_rank.is_usual.sum()) for of_rank in parts.values()]
     part, part_ns, rank = _part_that_grows(of_ranks, more)
     return StepGrowth(
         first_ns=first,
         last_ns=last,
-        cost_ratio=max(0.0, 1 - first * num_steps / total),
-        num_steps=num_steps,
+        cost_ns=float(np.maximum(medians - medians[0], 0).mean()),
+        mean_ns=float(np.mean([of_rank.durations[of_rank.is_usual].mean() for of_rank in parts.values()])),
+        num_steps=round(float(np.median(counts))),
         part=part,
         part_ns=part_ns,
         rank=rank,
@@ -62,19 +68,24 @@ def step_growth(parts: Mapping[int, StepParts], steps: Mapping[int, RankSteps]) 
 
 
 def _of_rank(parts: StepParts) -> dict[str, Int64] | None:
-    """By name, the medians of one rank's blocks; None: too few untraced steps."""
+    """By name, the medians of one rank's blocks; None: too few untraced steps.
+
+    The step is without evaluations and checkpoints, of which there are other findings.
+    """
     chosen = parts.is_usual
     if chosen.sum() < BLOCKS * _FEWEST_STEPS:
         return None
-    figures = {"step": block_medians(parts.durations[chosen])}
-    remaining = parts.durations
+    ordinary = parts.untimed + sum(parts.timed[timed] for timed in _TIMED)
+    figures = {_STEP: block_medians(ordinary[chosen])}
     for timed, part in _TIMED.items():
-        remaining = remaining - parts.timed[timed]
         figures[part.value] = block_medians(parts.timed[timed][chosen])
     if (parts.passes[chosen] >= 0).all():
         figures[GrowingPart.PASSES.value] = block_medians(parts.passes[chosen])
-        beside = np.maximum(remaining - parts.passes, 0)[chosen]
-        figures[GrowingPart.OUTSIDE.value] = block_medians(beside)
+        figures[GrowingPart.OUTSIDE.value] = block_medians(
+            np.maximum(parts.untimed - parts.passes, 0)[chosen]
+        )
+    if has_states(parts)[chosen].all():
+        figures[_BUSY] = block_medians((ran_ns(parts) + parts.runqueue)[chosen])
     return figures
 
 
@@ -89,20 +100,29 @@ def _part_that_grows(
 ) -> tuple[GrowingPart | None, float, int | None]:
     """(part, by how much it grows, the rank if it is of few).
 
-    Passes of a rank hold its waits for others: they are named last.
+    What a rank waits for others grows, too, inside or outside of its passes: ranks that do more themselves
+    are those whose threads are busy for longer. Where none is, parts that differ by rank are not named.
     """
+    least = _OF_GROWTH * more_ns
+    grown = {rank: _growths(figures, least) for rank, figures in of_ranks.items()}
+    busy = [rank for rank, growths in grown.items() if _BUSY in growths]
+    considered = busy or list(grown)
     for part in (*_TIMED.values(), GrowingPart.OUTSIDE, GrowingPart.PASSES):
-        grows = {
-            rank: float(figures[part.value][-1] - figures[part.value][0])
-            for rank, figures in of_ranks.items()
-            if part.value in figures and is_steady(figures[part.value])
-        }
-        rank = max(grows, key=lambda each: grows[each], default=None)
-        if rank is None or grows[rank] < _OF_GROWTH * more_ns:
+        growths = {rank: grown[rank][part.value] for rank in considered if part.value in grown[rank]}
+        rank = max(growths, key=lambda each: growths[each], default=None)
+        if rank is None:
             continue
-        alike = [each for each in grows if grows[each] >= _OF_GROWTH * grows[rank]]
-        return part, grows[rank], rank if len(alike) <= len(of_ranks) // 2 else None
+        if part in _MAY_BE_WAITS and not busy and len(growths) < len(of_ranks):
+            break
+        alike = [each for each in growths if growths[each] >= _OF_GROWTH * growths[rank]]
+        return part, growths[rank], rank if len(alike) <= len(of_ranks) // 2 else None
     return None, 0.0, None
+
+
+def _growths(figures: Mapping[str, Int64], least_ns: float) -> dict[str, float]:
+    """By name, of those that grow steadily by so much, ns."""
+    growths = {name: float(medians[-1] - medians[0]) for name, medians in figures.items()}
+    return {name: ns for name, ns in growths.items() if ns >= least_ns and is_steady(figures[name])}
 
 
 def _has_larger_batches(steps: Mapping[int, RankSteps], growth: float) -> bool:

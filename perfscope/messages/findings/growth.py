@@ -19,8 +19,8 @@ class GrowingPart(str, Enum):
 
 
 _PARTS = {
-    GrowingPart.INPUT: "waiting for input",
-    GrowingPart.GARBAGE_COLLECTION: "Python's garbage collection",
+    GrowingPart.INPUT: "that waits for input",
+    GrowingPart.GARBAGE_COLLECTION: "in Python's garbage collection",
     GrowingPart.OUTSIDE: "outside the forward and backward passes",
     GrowingPart.PASSES: "in the forward and backward passes",
 }
@@ -60,5 +60,5 @@ class StepsGrow(FindingFacts, frozen=True, kw_only=True):
         detail = "The medians of eight equal parts of the run rise steadily; traced steps are left out."
         if self.part is not None:
             whose = f"rank {subject.rank}" if subject.rank is not None else "the ranks"
-            detail += f" Of {whose}, {format_ns(self.part_ns)} of it is {_PARTS[self.part]}."
+            detail += f" The time of {whose} {_PARTS[self.part]} grows by {format_ns(self.part_ns)}."
         return FindingText(title, detail, _ACTIONS[self.part] if self.part is not None else _ANY, heading)

@@ -50,6 +50,7 @@ class MemoryGrows(FindingFacts, frozen=True, kw_only=True):
     first_bytes: int
     last_bytes: int
     bytes_per_step: float
+    num_samples: int  # readings of the process over the run
 
     def text(self, subject: Subject) -> FindingText:
         heading = "Memory grows over the run"

@@ -171,13 +171,15 @@ function startSeries(chart, data) {
     const rows = data.lines.map((line) => [line.label, formatNs(line.y[at])]);
     if (data.slowest.length) rows.push(["slowest", `rank ${data.slowest[at]}`]);
     const box = plot.getBoundingClientRect();
-    showTip(`${data.x_title} ${formatCount(x)}`, rows, box.left + (box.width * x) / data.x_max, y ?? box.top + 30);
+    const title = data.steps.length ? `step ${formatCount(data.steps[at])}` : `${data.x_title} ${formatCount(x)}`;
+    showTip(title, rows, box.left + (box.width * x) / data.x_max, y ?? box.top + 30);
   };
   const hide = () => {
     for (const cursor of cursors) cursor.style.visibility = "hidden";
     hideTip();
   };
   const panels = [...chart.querySelectorAll(".row:not(.axis-row)")];
+  if (data.steps.length) for (const each of chart.querySelectorAll("svg.plot")) each.style.cursor = "pointer";
   // The steps of the point, on the panel's rank or on the slowest one.
   const go = (panel) => {
     if (at < 0 || !data.steps.length) return;

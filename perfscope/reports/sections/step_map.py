@@ -16,6 +16,8 @@ from perfscope.reports.sections.steps import step_numbers, step_table
 MOST_COLUMNS, MOST_ROWS = 200, 64
 MOST_CELLS = 2000  # the page's size
 NUM_LEVELS = 6
+_WAITS = "Traced steps: until the last rank entered a call."
+_DOUBTED = " Waits within the uncertainty of the hosts' clocks are left out."
 BULK = (2, 98)  # percentiles of the values between which the colors differ
 
 
@@ -59,7 +61,7 @@ def wait_map(analysis: RunAnalysis) -> tuple[HeatMap, ...]:
             table=np.where(waits.wait_ns >= 0, waits.wait_ns, np.nan),
             ranks=waits.ranks,
             steps=waits.steps,
-            about="Traced steps: until the last rank entered a call.",
+            about=_WAITS + _DOUBTED * (len({rank.host for rank in analysis.ranks}) > 1),
         )
     )
 

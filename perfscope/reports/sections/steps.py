@@ -331,7 +331,7 @@ def series_section(analysis: RunAnalysis) -> Section:
     chart = LineChart(
         id="steps-chart",
         title="Duration of each step",
-        x_title="step",
+        x_title=step_title(analysis),
         lines=lines,
         caption=caption,
         shaded=traced_stretches(analysis),
@@ -375,6 +375,12 @@ def point_steps(analysis: RunAnalysis, width: int) -> tuple[int, ...]:
     """`LineChart.steps` of points that cover `width` steps each."""
     numbers = step_numbers(analysis)
     return (*numbers[::width].tolist(), int(numbers[-1]) + 1)
+
+
+def step_title(analysis: RunAnalysis) -> str:
+    """Title of an axis that counts the recorded steps from 0, whatever the number of the first."""
+    numbers = step_numbers(analysis)
+    return f"step, after step {numbers[0]:,}" if len(numbers) and numbers[0] else "step"
 
 
 def _series_lead(analysis: RunAnalysis) -> str:

@@ -11,7 +11,7 @@ from perfscope.messages.missing import cause_text
 from perfscope.reports.distributions import HeatMap
 from perfscope.reports.model import ChartLine, LineChart, Note
 from perfscope.reports.sections.step_map import step_map, wait_map
-from perfscope.reports.sections.steps import point_steps, step_table, traced_stretches
+from perfscope.reports.sections.steps import point_steps, step_table, step_title, traced_stretches
 from perfscope.vocabulary.figures import Figure
 
 MOST_POINTS = 200
@@ -51,7 +51,7 @@ def _times(analysis: RunAnalysis, series: Mapping[int, Sequence[int]]) -> LineCh
     return LineChart(
         id="trend-steps",
         title="Step times over the run",
-        x_title="step",
+        x_title=step_title(analysis),
         lines=(
             ChartLine(
                 label="median rank" if several else "step time",

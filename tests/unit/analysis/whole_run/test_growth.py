@@ -27,8 +27,20 @@ def growth(
     *,
     gc_ns: Sequence[int] | None = None,
     samples: Sequence[int] | None = None,
+    busy_ns: Sequence[Sequence[int]] | None = None,
+    evaluation_ns: Sequence[int] | None = None,
 ) -> Finding | None:
-    """What is said of steps that grow; `passes`: of each rank, forward and backward together, ns."""
+    """What is said of steps that grow; `passes`: of each rank, forward and backward together, ns.
+
+    Args:
+        path: of the run.
+        durations: of all ranks' steps, ns.
+        passes: as above.
+        gc_ns: that all ranks collect garbage in a step.
+        samples: of all ranks' steps.
+        busy_ns: of each rank's training thread; None: not recorded.
+        evaluation_ns: of all ranks' steps.
+    """
     run = SyntheticRun(path, world_size=len(passes))
     for rank, of_rank in enumerate(passes):
         run.rank(rank)
@@ -39,21 +51,51 @@ def growth(
             backward_ns=[value - value // 3 for value in of_rank],
             gc_ns=gc_ns or [0] * len(durations),
             samples=samples or [8] * len(durations),
+            evaluation_ns=evaluation_ns or [0] * len(durations),
+            **({} if busy_ns is None else _states(busy_ns[rank])),
         )
     findings = analyze_run(run.read()).findings
     return next((finding for finding in findings if finding.id is FindingKind.STEPS_GROW), None)
 
 
+def _states(busy_ns: Sequence[int]) -> dict[str, list[int]]:
+    zeros = [0] * len(busy_ns)
+    return {"thread_user_ns": list(busy_ns), "thread_system_ns": zeros, "runqueue_ns": zeros}
+
+
 def test_what_one_rank_accumulates_outside_its_passes_is_named_with_the_rank(tmp_path: Path) -> None:
     # Rank 0 waits in its backward pass for rank 1, whose loop takes longer each time.
     waits = [duration - 4 * MS for duration in GROWING]
-    finding = growth(tmp_path, GROWING, [waits, [16 * MS] * NUM])
+    busy = [[16 * MS] * NUM, [duration - MS for duration in GROWING]]
+    finding = growth(tmp_path, GROWING, [waits, [16 * MS] * NUM], busy_ns=busy)
     assert finding is not None and finding.rank == 1
     assert "from 20.7 ms in the first eighth of" in finding.text.title and "to 29.4 ms" in finding.text.title
-    assert "Of rank 1" in finding.text.detail and "outside the forward" in finding.text.detail
+    assert "The time of rank 1 outside the forward" in finding.text.detail
     assert "accumulates" in finding.text.action
     assert finding.gain_ratio == pytest.approx(1 - 20.7 / 25, abs=0.01)
+    assert finding.gain_ns == pytest.approx(4.3 * MS, rel=0.03)
     assert finding.confidence is not None and finding.confidence.level is ConfidenceLevel.HIGH
+
+
+def test_passes_of_one_rank_that_another_waits_for_outside_of_its_own_are_not_laid_at_that_one(
+    tmp_path: Path,
+) -> None:
+    # Gradients are averaged after the backward pass: rank 1 waits there for rank 0's passes.
+    grow = [duration - 4 * MS for duration in GROWING]
+    busy = [[duration - MS for duration in GROWING], [16 * MS] * NUM]
+    finding = growth(tmp_path / "busy", GROWING, [grow, [16 * MS] * NUM], busy_ns=busy)
+    assert finding is not None and finding.rank == 0
+    assert "rank 0 in the forward and backward passes" in finding.text.detail
+    unknown = growth(tmp_path / "unknown", GROWING, [grow, [16 * MS] * NUM])
+    assert unknown is not None and unknown.rank is None and "grows by" not in unknown.text.detail
+
+
+def test_evaluations_between_steps_cost_no_growth(tmp_path: Path) -> None:
+    evaluations = [10_000 * MS if step % 10 == 9 else 0 for step in range(NUM)]
+    durations = [step + evaluation for step, evaluation in zip(GROWING, evaluations, strict=True)]
+    finding = growth(tmp_path, durations, [[15 * MS] * NUM], evaluation_ns=evaluations)
+    assert finding is not None and (finding.gain_ratio or 1) < 0.01
+    assert "from 20.7 ms" in finding.text.title
 
 
 def test_passes_that_grow_on_all_ranks_are_named_without_a_rank(tmp_path: Path) -> None:
