@@ -259,13 +259,15 @@ def _scheme_figures(schemes: SchemeStudy) -> Iterator[KeyFigure]:
     row = next((scheme for scheme in schemes.rows if verdict and scheme.title == verdict.winner), None)
     if verdict is None or row is None:
         return
+    tells = verdict.cannot_tell is None
+    note = f"{format_value(Unit.SAMPLES, row.samples_per_s)} samples/s"
     yield KeyFigure(
         id="winner",
         title="Fastest",
-        value=visible(row.title, 40),
-        note=f"{format_value(Unit.SAMPLES, row.samples_per_s)} samples/s",
+        value=visible(row.title, 40) if tells else UNCERTAIN,
+        note=note if tells else f"measured fastest: {visible(row.title, 40)}, {note}",
     )
-    if verdict.ratio is not None:
+    if verdict.ratio is not None and tells:
         sure = {True: "; the repeats do not distinguish them", None: "; no repeats to say how sure"}
         yield KeyFigure(
             id="lead",

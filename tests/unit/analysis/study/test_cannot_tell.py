@@ -98,7 +98,13 @@ def test_the_fastest_of_settings_whose_runs_were_all_disturbed_is_not_known() ->
     entries = [
         entry("a", scheme="dp.ddp", ranks=2, speed=100, clean=False),
         entry("b", scheme="dp.ring", ranks=2, speed=150),
+        entry("c", scheme="dp.ps", ranks=2, speed=50),
     ]
-    (schemes,) = analyze_study(entries).schemes
+    study = analyze_study(entries)
+    (schemes,) = study.schemes
     assert schemes.verdict is not None and schemes.verdict.cannot_tell is CannotTell.RUNS_DISTURBED
     assert schemes.verdict.headline.startswith("Cannot tell: ")
+    report = build_study_report(study, dict.fromkeys(("a", "b", "c"), 0))
+    fastest = next(figure for figure in report.figures if figure.id == "winner")
+    assert fastest.value == "?" and fastest.note.startswith("measured fastest: dp.ring, 150")
+    assert not any(figure.id == "lead" for figure in report.figures)
