@@ -29,7 +29,7 @@ demo: $(VENV)/ready ## train the example on 4 processes under perfscope and writ
 		torchrun --standalone --nproc-per-node $(RANKS) examples/train_cnn.py
 	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" perfscope report perfscope-runs/latest
 
-demo-neighbor: $(VENV)/ready ## the same with a noisy neighbor that uses one CPU for 6 seconds
+demo-neighbor: $(VENV)/ready ## trains on 2 processes beside a noisy neighbor that uses one CPU for 6 seconds
 	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH"; python examples/busy_neighbour.py --after 10 --seconds 6 & \
 		perfscope run --name with-neighbor -- \
 		torchrun --standalone --nproc-per-node 2 examples/train_cnn.py; wait

@@ -55,7 +55,11 @@ STUDIES = (STUDY_JSON, FRAMEWORKS_JSON)
     type=click.Choice(["strong", "weak"]),
     help="What scaling is meant [default: from the batch of each run].",
 )
-@click.option("--reference", metavar="RUN", help="The run to compare with [default: the smallest].")
+@click.option(
+    "--reference",
+    metavar="RUN",
+    help="The run to compare with [default: the one on the fewest ranks; of two, the first].",
+)
 @file_options("compare")
 @click.option("--text", "as_text", is_flag=True, help="Print the text report.")
 @color_option
@@ -78,7 +82,7 @@ def command(
     RUN is a run directory, or the directory of a study by `perfscope bench sweep` or `bench frameworks`,
     which stands for all its runs. Two runs give a diff, runs of several world sizes their scaling, runs of
     several schemes a ranking, runs of several frameworks a comparison, losses before speed. Runs that may not
-    be compared (another model, batch, machine) are listed first.
+    be compared (another model, batch, machine) are named below the headline.
 
     Without options the text report goes to the terminal. Options for output combine; with --json and --text
     together the text goes to stderr, so that stdout stays JSON.

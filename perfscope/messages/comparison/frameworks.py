@@ -196,4 +196,6 @@ def winner(names: Sequence[str], title: str, size: int) -> str:
 
 def winner_not_known(title: str, size: int) -> str:
     """In place of `winner`."""
-    return f"which is fastest on {title} ({ranks(size)}) is not known, for the runs were disturbed"
+    return (
+        f"which is fastest on {title} ({ranks(size)}) cannot be determined, because the runs were disturbed"
+    )

@@ -18,8 +18,8 @@ _LEADS = {
     FindingKind.SMALL_COLLECTIVES: ("Latency-bound: many small calls", "Many small calls"),
 }
 _INSIDE_HOST = (
-    "Limited by bandwidth between the ranks of a host",
-    "Bytes between ranks of the host cost much",
+    "Limited by intra-host bandwidth",
+    "Intra-host communication is slow for the bytes sent",
 )
 
 
@@ -86,7 +86,9 @@ def _detail(of: ExposedComm) -> str:
     if of.fast_link_step_ns is not None:
         parts.append(f"With twice the bandwidth the step would take {format_ns(of.fast_link_step_ns)}. ")
     if of.is_one_host and of.fast_link_step_ns is not None and not of.waits.num_devices:
-        parts.append("No call leaves the host: its cores copy the bytes between processes. ")
+        parts.append(
+            "All ranks of these calls are on one host: its CPU cores copy the data between processes. "
+        )
     parts.append(comm_advice(of.library).calls_are)
     if of.overlap_ratio is not None:
         parts.append(f"{format_ratio(of.overlap_ratio)} of the communication overlaps with compute. ")
@@ -123,12 +125,12 @@ def _link_action(of: ExposedComm, advice: CommAdvice, *, inside_host: bool) -> s
     calls, num_bytes = sum(row.num_calls for row in counted), sum(row.num_bytes for row in counted)
     if calls and 0 < num_bytes < calls * of.small_bytes and advice.small:
         return advice.small
-    if 0 < calls <= of.waits.num_steps and advice.one_call:
-        return advice.one_call
     if of.ideal_step_ns is not None and of.overlap_gain_ns < 0.5 * of.ideal_gain_ns:
         otherwise = "use fewer processes with more threads each" if inside_host else "use a faster link"
         return (
             f"Send fewer bytes ({advice.fewer_bytes}) or {otherwise}: overlapping all of it would "
-            f"bring {format_ratio(of.overlap_gain_ratio, 0)} of the step at most."
+            f"save at most {format_ratio(of.overlap_gain_ratio, 0)} of the step."
         )
+    if 0 < calls <= of.waits.num_steps and advice.one_call:
+        return advice.one_call
     return advice.overlap

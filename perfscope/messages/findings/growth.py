@@ -19,7 +19,7 @@ class GrowingPart(str, Enum):
 
 
 _PARTS = {
-    GrowingPart.INPUT: "that waits for input",
+    GrowingPart.INPUT: "waiting for input",
     GrowingPart.GARBAGE_COLLECTION: "in Python's garbage collection",
     GrowingPart.OUTSIDE: "outside the forward and backward passes",
     GrowingPart.PASSES: "in the forward and backward passes",
@@ -28,15 +28,17 @@ _ACTIONS = {
     GrowingPart.INPUT: "Look for what the dataset or its workers accumulate, and for a store that slows "
     "down as it fills.",
     GrowingPart.GARBAGE_COLLECTION: "Look for Python objects that the loop keeps: the collector visits all "
-    "of them. Call `gc.freeze()` after the set-up.",
+    "of them. If they must stay, raise `gc.set_threshold`, or call `gc.collect(); gc.freeze()` from time to "
+    "time.",
     GrowingPart.OUTSIDE: "Look for what the loop accumulates and reads again in each step: lists of losses, "
     "outputs or metrics over all past steps, logs that are rewritten whole.",
-    GrowingPart.PASSES: "Look for inputs that get longer, for state that the model keeps over steps (a "
-    "hidden state that is not detached, a cache without a limit), and for clocks that fall (see Machine).",
+    GrowingPart.PASSES: "Look for growing sequence lengths or input sizes, for state that the model keeps "
+    "over steps (a hidden state that is not detached, a cache without a limit), and for dropping clock "
+    "frequencies (see Machine).",
 }
 _ANY = (
-    "Look for what the loop or the model accumulates, and for clocks that fall (see Machine): `perfscope run "
-    "--stacks` shows the functions that take longer."
+    "Look for what the loop or the model accumulates, and for dropping clock frequencies (see Machine): "
+    "`perfscope run --stacks` shows the functions that take longer."
 )
 
 
@@ -53,12 +55,12 @@ class StepsGrow(FindingFacts, frozen=True, kw_only=True):
         heading = "Steps get longer over the run"
         more = self.last_ns - self.first_ns
         title = (
-            f"{heading}: from {format_ns(self.first_ns)} in the first eighth of "
+            f"{heading}: the median goes from {format_ns(self.first_ns)} in the first eighth of "
             f"{counted(self.num_steps, 'step')} to {format_ns(self.last_ns)} in the last "
             f"({format_ratio(more / self.first_ns)} more)."
         )
         detail = "The medians of eight equal parts of the run rise steadily; traced steps are left out."
         if self.part is not None:
-            whose = f"rank {subject.rank}" if subject.rank is not None else "the ranks"
-            detail += f" The time of {whose} {_PARTS[self.part]} grows by {format_ns(self.part_ns)}."
+            who = f"Rank {subject.rank} spends" if subject.rank is not None else "Ranks spend"
+            detail += f" {who} {format_ns(self.part_ns)} more of a step {_PARTS[self.part]}."
         return FindingText(title, detail, _ACTIONS[self.part] if self.part is not None else _ANY, heading)

@@ -55,13 +55,13 @@ class MemoryGrows(FindingFacts, frozen=True, kw_only=True):
     def text(self, subject: Subject) -> FindingText:
         heading = "Memory grows over the run"
         title = (
-            f"{heading}: the process of rank {subject.rank} grows from {format_bytes(self.first_bytes)} to "
-            f"{format_bytes(self.last_bytes)} while steps run, "
-            f"{format_bytes(self.bytes_per_step)} per step."
+            f"{heading}: resident memory of rank {subject.rank} grows from "
+            f"{format_bytes(self.first_bytes)} to {format_bytes(self.last_bytes)} "
+            f"({format_bytes(self.bytes_per_step)} per step)."
         )
         detail = "It rises steadily to the end of the run."
         if self.num_ranks > 1:
-            detail += f" {self.num_ranks:,} ranks grow; this one grows most."
+            detail += f" Memory grows on {self.num_ranks:,} ranks, most on this one."
         return FindingText(
             title,
             detail,

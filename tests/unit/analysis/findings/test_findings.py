@@ -130,7 +130,7 @@ def test_a_slow_transfer_is_not_laid_at_a_rank(tmp_path: Path) -> None:
     analysis = analyze(tmp_path, {0: spans, 1: spans})
     verdict = analysis.findings[0]
     assert verdict.id == "slow_link"
-    assert "lower bucket_cap_mb" in verdict.text.action  # one call per step, and nothing hides it
+    assert "Send fewer bytes" in verdict.text.action  # one call per step, and nothing hides it
     assert "0.0 % of the communication overlaps with compute." in verdict.text.detail
     assert "straggler" not in by_id(analysis)
 
@@ -169,7 +169,7 @@ def test_many_slow_transfers_are_laid_at_the_link(tmp_path: Path) -> None:
         run.window(rank, [span(0, 3 * MS, "compute"), *calls], STEP[:1])
     verdict = analyze_run(run.read()).findings[0]
     assert verdict.id == "slow_link"
-    assert "between the ranks of a host" in verdict.text.title
+    assert "intra-host bandwidth" in verdict.text.title
     assert "fewer processes with more threads" in verdict.text.action
     assert "14.3 % of the communication overlaps with compute." in verdict.text.detail
 

@@ -229,8 +229,8 @@ def test_of_disturbed_runs_the_order_is_measured_and_not_known() -> None:
     runs = [run("torch", speed=100), run("jax", speed=200, clean=False)]
     analysis = analyze_study(runs, by="framework")
     assert analysis.headline == (
-        "Both frameworks learn the same: which is fastest on lenet (1 rank) is not known, "
-        "for the runs were disturbed."
+        "Both frameworks learn the same: which is fastest on lenet (1 rank) cannot be determined, "
+        "because the runs were disturbed."
     )
     assert "jax trains 2.00 times" in analysis.frameworks[0].headline
     assert analysis.frameworks[0].headline.endswith(", in runs that were disturbed.")

@@ -70,7 +70,7 @@ def test_what_one_rank_accumulates_outside_its_passes_is_named_with_the_rank(tmp
     finding = growth(tmp_path, GROWING, [waits, [16 * MS] * NUM], busy_ns=busy)
     assert finding is not None and finding.rank == 1
     assert "from 20.7 ms in the first eighth of" in finding.text.title and "to 29.4 ms" in finding.text.title
-    assert "The time of rank 1 outside the forward" in finding.text.detail
+    assert "Rank 1 spends 8.69 ms more of a step outside the forward" in finding.text.detail
     assert "accumulates" in finding.text.action
     assert finding.gain_ratio == pytest.approx(1 - 20.7 / 25, abs=0.01)
     assert finding.gain_ns == pytest.approx(4.3 * MS, rel=0.03)
@@ -85,9 +85,9 @@ def test_passes_of_one_rank_that_another_waits_for_outside_of_its_own_are_not_la
     busy = [[duration - MS for duration in GROWING], [16 * MS] * NUM]
     finding = growth(tmp_path / "busy", GROWING, [grow, [16 * MS] * NUM], busy_ns=busy)
     assert finding is not None and finding.rank == 0
-    assert "rank 0 in the forward and backward passes" in finding.text.detail
+    assert "Rank 0 spends 8.69 ms more of a step in the forward and backward passes" in finding.text.detail
     unknown = growth(tmp_path / "unknown", GROWING, [grow, [16 * MS] * NUM])
-    assert unknown is not None and unknown.rank is None and "grows by" not in unknown.text.detail
+    assert unknown is not None and unknown.rank is None and "more of a step" not in unknown.text.detail
 
 
 def test_evaluations_between_steps_cost_no_growth(tmp_path: Path) -> None:
