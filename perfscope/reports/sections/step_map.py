@@ -16,8 +16,8 @@ from perfscope.reports.sections.steps import step_numbers, step_table
 MOST_COLUMNS, MOST_ROWS = 200, 64
 MOST_CELLS = 2000  # the page's size
 NUM_LEVELS = 6
-_WAITS = "Traced steps only: time that each rank waits in collectives until the last rank enters."
-_DOUBTED = " Waits within the uncertainty of the hosts' clocks are left out."
+_WAITS = "In collectives of traced steps, until the last rank enters."
+_DOUBTED = " Blank: within clock error."
 BULK = (2, 98)  # percentiles of the values between which the colors differ
 
 
