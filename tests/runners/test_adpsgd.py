@@ -89,6 +89,7 @@ def test_ranks_of_uneven_steps_end_and_wait_for_none() -> None:
     assert all(2 not in order[order.index(0) + 1 :] for order in orders.values() if order.count(0) > 1)
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_a_killed_peer_ends_the_others_with_an_error() -> None:
     with pytest.raises(AssertionError, match=r"(?s)rank 1 noticed: receiving from"):

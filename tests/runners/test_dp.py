@@ -183,6 +183,7 @@ def test_gossip_equals_its_rule_simulated_in_one_process(ranks: tuple[int, list[
     assert (gossip["difference"] < 1e-12) == (num_ranks == 2)
 
 
+@pytest.mark.slow
 def test_diloco_makes_the_outer_step_of_torchs_nesterov(monkeypatch: pytest.MonkeyPatch) -> None:
     """On one rank, by a plain loop: two steps of SGD, then one of the outer optimizer, three times."""
     config = bench("dp.diloco", 1, period=2, momentum=0.0)

@@ -212,6 +212,7 @@ def test_damaged_text_is_one_line_or_what_can_be_read(tmp_path: Path) -> None:
         assert samples is None or samples.num_dropped == 0
 
 
+@pytest.mark.slow
 def test_memory_stays_below_the_size_of_the_text(tmp_path: Path) -> None:
     run = run_of(tmp_path)
     path = tmp_path / "dcgm.prom"
