@@ -133,4 +133,9 @@ def _link_action(of: ExposedComm, advice: CommAdvice, *, inside_host: bool) -> s
         )
     if 0 < calls <= of.waits.num_steps and advice.one_call:
         return advice.one_call
+    if inside_host:
+        return (
+            f"Overlap more of it with the backward pass, send fewer bytes ({advice.fewer_bytes}), or use "
+            "fewer processes with more threads each."
+        )
     return advice.overlap
