@@ -39,3 +39,12 @@ STEP_COLUMNS: Mapping[RunPart, str] = {
     RunPart.INPUT: "input_ns",
 }
 TIMED = tuple(STEP_COLUMNS)
+
+
+class GrowingPart(str, Enum):
+    """What of a step may grow over the run; what may be waiting for other ranks comes last."""
+
+    INPUT = "input"
+    GARBAGE_COLLECTION = "garbage_collection"
+    OUTSIDE = "outside"
+    PASSES = "passes"

@@ -14,7 +14,7 @@ from perfscope.analysis.loading.results import RankLoading
 from perfscope.analysis.loading.what_ifs import MeanInput
 from perfscope.analysis.machine.cpu_waits import CpuWaits
 from perfscope.analysis.machine.host import Host
-from perfscope.analysis.machine.results import MachineAnalysis, RankMemory
+from perfscope.analysis.machine.results import MachineAnalysis
 from perfscope.analysis.machine.thread_states import ThreadStates
 from perfscope.analysis.missing_reasons import NoWindow
 from perfscope.analysis.pipeline.results import Pipeline
@@ -101,16 +101,6 @@ class Evidence(Struct, frozen=True, kw_only=True):
         if whole_run is None or not whole_run.num_steps or not whole_run.training_ns:
             return self.step_ns.median if self.step_ns is not None else None
         return whole_run.training_ns / whole_run.num_steps
-
-    @property
-    def growing_memory(self) -> RankMemory | None:
-        """Of the rank whose memory grows fastest; None: none grows."""
-        ranks = self.machine.rank_memory if self.machine is not None else ()
-        return max(
-            (memory for memory in ranks if memory.growth_bytes_per_s is not None),
-            key=lambda memory: memory.growth_bytes_per_s or 0.0,
-            default=None,
-        )
 
     @property
     def has_step_marks(self) -> bool:

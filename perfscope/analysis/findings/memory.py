@@ -43,18 +43,21 @@ def low_headroom(evidence: Evidence) -> list[Finding]:
 
 def grows(evidence: Evidence) -> list[Finding]:
     """Of the process whose resident memory grows fastest while steps run."""
-    memory, step_ns = evidence.growing_memory, evidence.mean_step_ns
-    if memory is None or memory.growth_bytes_per_s is None or step_ns is None:
+    ranks = evidence.machine.rank_memory if evidence.machine is not None else ()
+    growing = [
+        (memory.growth_bytes_per_s, memory) for memory in ranks if memory.growth_bytes_per_s is not None
+    ]
+    step_ns = evidence.mean_step_ns
+    if not growing or step_ns is None:
         return []
-    assert evidence.machine is not None  # it is where the memory is from
+    rate, memory = max(growing, key=lambda entry: entry[0])
     assert memory.first_bytes is not None and memory.last_bytes is not None  # it grows while steps run
-    growing = [entry for entry in evidence.machine.rank_memory if entry.growth_bytes_per_s is not None]
     facts = MemoryGrows(
         num_ranks=len(growing),
         first_bytes=memory.first_bytes,
         last_bytes=memory.last_bytes,
         num_samples=memory.num_samples,
-        bytes_per_step=memory.growth_bytes_per_s * step_ns / 1e9,
+        bytes_per_step=rate * step_ns / 1e9,
     )
     return [Finding(id=FindingKind.MEMORY_GROWS, facts=facts, rank=memory.rank)]
 

@@ -11,12 +11,11 @@ from perfscope.analysis.host_idle import has_states, ran_ns
 from perfscope.analysis.intervals import BLOCKS, Int64, block_medians, is_steady
 from perfscope.analysis.steps import RankSteps
 from perfscope.analysis.whole_run.steps import StepParts
-from perfscope.messages.findings.growth import GrowingPart
-from perfscope.vocabulary.run_parts import RunPart
+from perfscope.vocabulary.run_parts import GrowingPart, RunPart
 
 _FEWEST_STEPS = 5  # a block
 _LONGER = 0.15  # of the first block, by which the last must be longer
-_STEP, _BUSY = "step", "busy"  # names of figures beside the parts
+_BUSY = "busy"  # name of a figure beside the parts
 _MAY_BE_WAITS = (GrowingPart.OUTSIDE, GrowingPart.PASSES)
 _OF_GROWTH = 0.5  # that one part must have to be named, and that larger batches must explain
 
@@ -44,17 +43,16 @@ def step_growth(parts: Mapping[int, StepParts], steps: Mapping[int, RankSteps]) 
         parts: by rank.
         steps: by rank, for what each step trained on.
     """
-    read = {rank: _of_rank(of_rank) for rank, of_rank in parts.items()}
-    of_ranks = {rank: figures for rank, figures in read.items() if figures is not None}
-    if not of_ranks or len(of_ranks) < len(parts):
+    if not parts or any(of_rank.is_usual.sum() < BLOCKS * _FEWEST_STEPS for of_rank in parts.values()):
         return None
-    medians = np.median([figures[_STEP] for figures in of_ranks.values()], axis=0).astype(np.int64)
+    of_steps = [block_medians(_ordinary(of_rank)[of_rank.is_usual]) for of_rank in parts.values()]
+    medians = np.median(of_steps, axis=0).astype(np.int64)
     first, last = float(medians[0]), float(medians[-1])
     more = last - first
     if more < _LONGER * first or not is_steady(medians) or _has_larger_batches(steps, more / first):
         return None
     counts = [int(of_rank.is_usual.sum()) for of_rank in parts.values()]
-    part, part_ns, rank = _part_that_grows(of_ranks, more)
+    part, part_ns, rank = _part_that_grows({rank: _of_rank(parts[rank]) for rank in parts}, more)
     return StepGrowth(
         first_ns=first,
         last_ns=last,
@@ -67,16 +65,14 @@ def step_growth(parts: Mapping[int, StepParts], steps: Mapping[int, RankSteps]) 
     )
 
 
-def _of_rank(parts: StepParts) -> dict[str, Int64] | None:
-    """By name, the medians of one rank's blocks; None: too few untraced steps.
+def _ordinary(parts: StepParts) -> Int64:
+    """Steps without evaluations and checkpoints, of which there are other findings; shape (steps,)."""
+    return parts.untimed + sum(parts.timed[timed] for timed in _TIMED)
 
-    The step is without evaluations and checkpoints, of which there are other findings.
-    """
-    chosen = parts.is_usual
-    if chosen.sum() < BLOCKS * _FEWEST_STEPS:
-        return None
-    ordinary = parts.untimed + sum(parts.timed[timed] for timed in _TIMED)
-    figures = {_STEP: block_medians(ordinary[chosen])}
+
+def _of_rank(parts: StepParts) -> dict[str, Int64]:
+    """By name, the medians of one rank's blocks."""
+    chosen, figures = parts.is_usual, {}
     for timed, part in _TIMED.items():
         figures[part.value] = block_medians(parts.timed[timed][chosen])
     if (parts.passes[chosen] >= 0).all():
@@ -107,7 +103,7 @@ def _part_that_grows(
     grown = {rank: _growths(figures, least) for rank, figures in of_ranks.items()}
     busy = [rank for rank, growths in grown.items() if _BUSY in growths]
     considered = busy or list(grown)
-    for part in (*_TIMED.values(), GrowingPart.OUTSIDE, GrowingPart.PASSES):
+    for part in GrowingPart:
         growths = {rank: grown[rank][part.value] for rank in considered if part.value in grown[rank]}
         rank = max(growths, key=lambda each: growths[each], default=None)
         if rank is None:

@@ -2,21 +2,10 @@
 
 from __future__ import annotations
 
-from enum import Enum
-
 from perfscope.messages.findings.texts import FindingFacts, FindingText, Subject
 from perfscope.messages.lists import counted
 from perfscope.units import format_ns, format_ratio
-
-
-class GrowingPart(str, Enum):
-    """What of a step grows."""
-
-    INPUT = "input"
-    GARBAGE_COLLECTION = "garbage_collection"
-    OUTSIDE = "outside"
-    PASSES = "passes"
-
+from perfscope.vocabulary.run_parts import GrowingPart
 
 _PARTS = {
     GrowingPart.INPUT: "waiting for input",
