@@ -63,3 +63,43 @@ def test_a_target_that_fails_by_itself_ends_the_script(tmp_path: Path, target: s
     ended, made = run(tmp_path, target)
     assert ended.returncode != 0
     assert made[-1] == target
+
+
+def by_script(folder: Path, text: str) -> subprocess.CompletedProcess[str]:
+    (folder / "test_it.py").write_text(text, encoding="utf-8")
+    return subprocess.run(
+        ["sh", str(SCRIPT.parents[1] / "tests" / "pytest.sh"), "test_it.py"],
+        cwd=folder,
+        env={**os.environ, "PYTEST_DEBUG_TEMPROOT": str(folder), "TMPDIR": str(folder)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_pytest_has_files_of_its_own_and_leaves_none(tmp_path: Path) -> None:
+    """Cleaning up what other runs left in a shared folder ended one with an error after its last test."""
+    ended = by_script(tmp_path, "def test_it(tmp_path):\n    assert 'pytest-of-' not in str(tmp_path)\n")
+    assert ended.returncode == 0, ended.stdout
+    assert {path.name for path in tmp_path.iterdir()} <= {"test_it.py", "__pycache__"}
+
+
+def test_an_error_of_pytest_without_a_failing_test_is_an_error(tmp_path: Path) -> None:
+    ended = by_script(tmp_path, "import os\n\ndef test_it():\n    os._exit(1)\n")
+    assert ended.returncode == 1
+    assert ended.stderr == ""
+
+
+def test_a_failing_test_runs_once_more(tmp_path: Path) -> None:
+    flaky = """import pathlib
+
+def test_it():
+    ran = pathlib.Path(__file__).with_name("ran")
+    again = ran.exists()
+    ran.touch()
+    assert again
+"""
+    ended = by_script(tmp_path, flaky)
+    assert ended.returncode == 0, ended.stdout
+    assert "1 failed: run once more by themselves" in ended.stdout
