@@ -1,10 +1,19 @@
 #!/bin/sh
 # pytest "$@"; at most five tests that fail beside others are run once more by themselves: those that measure
 # the machine may fail on a busy one. Both results are printed; a test that fails twice is a failure.
-folder=$(mktemp -d) # its own cache: other targets may run in the same folder at the same time
-trap 'rm -rf "$folder"' EXIT
-# Its own files too: pytest would clean up those that earlier runs left in the shared folder when it ends, and
-# what goes wrong there is an error after the last test.
+# Its own files and cache: other targets may run in the same folder at the same time. Pytest would also clean up
+# what earlier runs left in a shared folder when it ends: a file system that a killed test left mounted there
+# is an error after the last test.
+folder=$(mktemp -d)
+remove() {
+  awk -v below="$folder/" 'index($2, below) == 1 { print $2 }' /proc/mounts | while read -r mount; do
+    umount -l "$mount"
+  done
+  rm -rf "$folder"
+}
+trap remove EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
 set -- -o cache_dir="$folder/cache" --basetemp "$folder/files" "$@"
 python -m pytest "$@" && exit
 status=$?

@@ -103,3 +103,21 @@ def test_it():
     ended = by_script(tmp_path, flaky)
     assert ended.returncode == 0, ended.stdout
     assert "1 failed: run once more by themselves" in ended.stdout
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
+def test_a_file_system_that_a_killed_test_left_mounted_is_unmounted(tmp_path: Path) -> None:
+    leaving = """import os
+import subprocess
+
+import pytest
+
+def test_it(tmp_path):
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", tmp_path], check=False).returncode:
+        pytest.skip("mount is not permitted here")
+    os._exit(3)
+"""
+    ended = by_script(tmp_path, leaving)
+    assert ended.stderr == ""
+    assert str(tmp_path) not in Path("/proc/mounts").read_text(encoding="utf-8")
+    assert {path.name for path in tmp_path.iterdir()} <= {"test_it.py", "__pycache__"}
