@@ -68,6 +68,7 @@ class CannotTell(str, Enum):
 
     REFERENCE_DISTURBED = "reference_disturbed"  # every run on as many ranks as the reference
     RUNS_DISTURBED = "runs_disturbed"  # every run of the setting that the headline is about
+    ONE_RUN_EACH = "one_run_each"  # and a lead that one setting's repeats may have over each other
     IMPOSSIBLE_EFFICIENCY = "impossible_efficiency"  # above what ranks can bring
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from perfscope.analysis.study.framework_results import FrameworkPoint, FrameworkRow, FrameworkStudy
 from perfscope.analysis.study.parity import EARLY_STEPS, EARLY_TOLERANCE, TOLERANCE
+from perfscope.analysis.study.repeats import CLOSE
 from perfscope.messages.comparison import frameworks as words
 from perfscope.messages.comparison.doubt import REPEAT_QUIETLY
 
@@ -31,12 +32,16 @@ def in_doubt(leading: Sequence[FrameworkRow], size: int) -> bool:
 
 
 def _apart(best: FrameworkPoint | None, other: FrameworkPoint | None) -> bool:
-    """With repeats: every one of the best's is faster than every one of the other's."""
+    """With repeats: every one of the best's is faster than every one of the other's.
+
+    Without: by more than runs of one setting may be apart.
+    """
     if best is None or other is None or not best.samples_per_s or not other.samples_per_s:
         return False
-    if best.samples_per_s < other.samples_per_s * (1 + LEVEL):
+    is_single = min(len(best.speeds), len(other.speeds)) < 2
+    if best.samples_per_s < other.samples_per_s * (CLOSE if is_single else 1 + LEVEL):
         return False
-    return min(len(best.speeds), len(other.speeds)) < 2 or best.speeds[0] > other.speeds[-1]
+    return is_single or best.speeds[0] > other.speeds[-1]
 
 
 def headline_of(rows: Sequence[FrameworkRow], sizes: Sequence[int]) -> str:
@@ -58,8 +63,15 @@ def _measured_on(frameworks: Sequence[FrameworkRow], size: int) -> str:
     if level:
         names = sorted([best.name, *(framework_row.name for framework_row in level)])
         near = all((row.speed(size) or 0.0) * (1 + LEVEL) > (best.speed(size) or 0.0) for row in level)
+        points = [point for row in (best, *level) if (point := row.point(size)) is not None]
         behind = [row.name for row in framework_rows if row not in level]
-        return words.level(names, size, within=LEVEL if near else None, behind=behind)
+        return words.level(
+            names,
+            size,
+            within=LEVEL if near else None,
+            is_single=any(len(point.speeds) < 2 for point in points),
+            behind=behind,
+        )
     first, last = (
         (best.speed(size) or 0.0) / (framework.speed(size) or 1.0)
         for framework in (framework_rows[0], framework_rows[-1])

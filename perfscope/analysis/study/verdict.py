@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from perfscope.analysis.bench_bytes import LinkBytes
 from perfscope.analysis.study.causes import common_cause, verdict_of_report
 from perfscope.analysis.study.crossover import FARTHEST, Modelled, batch_turns, model_of, turns_against
+from perfscope.analysis.study.repeats import CLOSE
 from perfscope.analysis.study.results import (
     PARTS,
     BatchTurn,
@@ -28,7 +29,6 @@ from perfscope.vocabulary.links import BETWEEN_HOSTS
 
 NOTABLE = 0.02  # of the runner-up's step: smaller differences explain nothing
 WIDE = 10.0  # an interval over more than that factor says nothing
-CLOSE = 1.1  # of two settings with one run each: what noise may turn round
 LOSS_APART = 0.05  # held-out losses that far apart are not the same training
 
 
@@ -53,23 +53,32 @@ def verdict_of(
     winner, second, last = rows[0], rows[1], rows[-1]
     pair = next(pair for pair in pairs if {pair.a, pair.b} == {winner.title, second.title})
     turns, by_batch, turn = _turns(rows, runs)
-    all_disturbed = any(row.num_disturbed == row.num_repeats for row in (winner, second))
-    doubt = CannotTell.RUNS_DISTURBED if all_disturbed else None
+    doubt = _doubt(winner, second, pair)
+    headline = _headline(rows, pair, is_doubtful=doubt is not None)
     verdict = SchemeVerdict(
         winner=winner.title,
         runner_up=second.title,
         ratio=pair.ratio,
         level=pair.level,
-        headline=_headline(rows, pair) if doubt is None else cannot_tell(doubt, _headline(rows, pair)),
+        headline=headline if doubt is None else cannot_tell(doubt, headline),
         cannot_tell=doubt,
         why=_why(winner, second, last, runs, differences),
         turn=" ".join([turn, *(batch_turn.sentence for batch_turn in by_batch[:1])]),
         caution=_caution(rows),
-        action=_action(rows, pair, runs) if doubt is None else REPEAT_QUIETLY,
+        action=REPEAT_QUIETLY if doubt is CannotTell.RUNS_DISTURBED else _action(rows, pair, runs),
     )
     if ranking is not None:
         verdict = _by_learning(verdict, ranking, _unequal(rows))
     return verdict, turns, by_batch
+
+
+def _doubt(winner: SchemeRow, second: SchemeRow, pair: Pair) -> CannotTell | None:
+    """Why the samples/s say nothing of which of the two is faster; None: they do."""
+    if any(row.num_disturbed == row.num_repeats for row in (winner, second)):
+        return CannotTell.RUNS_DISTURBED
+    if pair.interval is None and pair.ratio < CLOSE:
+        return CannotTell.ONE_RUN_EACH
+    return None
 
 
 def _by_learning(verdict: SchemeVerdict, ranking: LearningRanking, unequal: str) -> SchemeVerdict:
@@ -84,6 +93,8 @@ def _by_learning(verdict: SchemeVerdict, ranking: LearningRanking, unequal: str)
             best = ranking.rows[0].title
             action = words.advice(best, (best, ""), is_level=False, is_close=False, is_unequal=True)
     doubt = verdict.cannot_tell if ranking.basis is RankBasis.TIME else None
+    if doubt is CannotTell.ONE_RUN_EACH:  # of the samples/s; times to the target have intervals of their own
+        doubt = None
     headline = ranking.headline if doubt is None else cannot_tell(doubt, ranking.headline)
     speeds = verdict.headline.partition(" Measured: ")[2] if verdict.cannot_tell else verdict.headline
     return replace(
@@ -105,7 +116,7 @@ def _unequal(rows: Sequence[SchemeRow]) -> str:
     return words.unequal_work(sizes, {row.axes.get("synchrony", "") for row in rows})
 
 
-def _headline(rows: Sequence[SchemeRow], pair: Pair) -> str:
+def _headline(rows: Sequence[SchemeRow], pair: Pair, *, is_doubtful: bool) -> str:
     winner, second, last = rows[0], rows[1], rows[-1]
     text = words.headline(
         winner.title,
@@ -113,6 +124,7 @@ def _headline(rows: Sequence[SchemeRow], pair: Pair) -> str:
         (winner.samples_per_s, second.samples_per_s),
         ratio=pair.ratio,
         is_level=bool(pair.level),
+        is_doubtful=is_doubtful,
         noise=_noise(pair),
         unequal=_unequal(rows),
     )

@@ -87,9 +87,13 @@ def mismatch(kind: LossMismatch, step: int, difference: float) -> str:
     return _MISMATCHES[kind].format(step=step, difference=difference)
 
 
-def level(names: Sequence[str], size: int, *, within: float | None, behind: Sequence[str]) -> str:
-    """Frameworks of equal speed; `within`: of each other, else their repeats overlap."""
-    how = f"are within {percent(within)} of each other" if within else "are level, for their repeats overlap"
+def level(
+    names: Sequence[str], size: int, *, within: float | None, is_single: bool, behind: Sequence[str]
+) -> str:
+    """Frameworks of equal speed; `within`: of each other, else their repeats overlap, or some have none."""
+    how = "are too near to rank by one run each" if is_single else "are level, for their repeats overlap"
+    if within:
+        how = f"are within {percent(within)} of each other"
     ahead = f", ahead of {named(behind)}" if behind else ""
     return f"on {ranks(size)} {named(names)} {how}{ahead}"
 

@@ -60,17 +60,23 @@ def headline(
     *,
     ratio: float,
     is_level: bool,
+    is_doubtful: bool,
     noise: str,
     unequal: str,
 ) -> str:
-    """Which wins, by how much; speeds in samples/s."""
+    """Which wins, by how much; speeds in samples/s.
+
+    `is_doubtful`: what was measured says nothing of which is faster.
+    """
     first, then = (MISSING if speed is None else three_digits(speed) for speed in speeds)
     both = f"{first} against {then} samples/s"
     if is_level:
         text = f"{winner} and {second} are level: {both} ({noise})."
     else:
         # Who processes most has not won where an update is of other samples: it may learn less of each.
-        verb = f"processes the most samples, {NOT_ALIKE}" if unequal else "wins"
+        verb = "processed the most samples" if is_doubtful else "wins"
+        if unequal:
+            verb = f"processes the most samples, {NOT_ALIKE}"
         text = f"{winner} {verb}: {both}, {faster_than(ratio)} {second} ({noise})."
     return f"{text} {unequal}" if unequal else text
 

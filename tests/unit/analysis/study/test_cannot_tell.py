@@ -108,3 +108,30 @@ def test_the_fastest_of_settings_whose_runs_were_all_disturbed_is_not_known() ->
     fastest = next(figure for figure in report.figures if figure.id == "winner")
     assert fastest.value == "?" and fastest.note.startswith("measured fastest: dp.ring, 150")
     assert not any(figure.id == "lead" for figure in report.figures)
+
+
+@pytest.mark.parametrize(
+    ("speeds", "doubt"),
+    [
+        (([100.0], [120.0]), CannotTell.ONE_RUN_EACH),  # single runs of one setting are as far apart
+        (([100.0], [140.0]), None),
+        (([100.0, 101.0, 99.0], [120.0, 121.0, 119.0]), None),
+    ],
+)
+def test_a_small_lead_of_single_runs_names_no_winner(
+    speeds: tuple[list[float], list[float]], doubt: CannotTell | None
+) -> None:
+    entries = [
+        entry(f"{scheme}{number}", scheme=scheme, ranks=2, speed=speed)
+        for scheme, values in zip(("dp.ddp", "dp.ring"), speeds, strict=True)
+        for number, speed in enumerate(values)
+    ]
+    (schemes,) = analyze_study(entries).schemes
+    assert schemes.verdict is not None and schemes.verdict.cannot_tell is doubt
+    if doubt is not None:
+        assert schemes.verdict.headline == (
+            "Cannot tell: each has one run, and two runs of one setting may be as far apart. Measured: "
+            "dp.ring processed the most samples: 120 against 100 samples/s, 20 % faster than dp.ddp "
+            "(no repeats, noise unknown)."
+        )
+        assert schemes.verdict.action.startswith("Repeat dp.ring and dp.ddp three times each")
