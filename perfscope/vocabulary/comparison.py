@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from enum import Enum
 
+# Ratio below which one run each says nothing of which of two settings is faster: a quarter of the pairs of
+# runs of one setting were farther apart (54 runs of 18 settings on two idle cores, docs/studies.md).
+SINGLE_RUNS_APART = 1.3
+
 
 class ProblemKind(str, Enum):
     """Why a comparison is refused, or must be read with care. The value is the id in the JSON report."""

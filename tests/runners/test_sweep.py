@@ -337,6 +337,8 @@ def test_a_lead_within_the_noise_is_none() -> None:
 def test_one_repeat_claims_nothing_about_noise() -> None:
     text = sentences(study_rows(study_with({"dp.ddp": [10.0], "hy.owt": [20.0]})))[0]
     assert text.endswith("with one repeat each the noise is not known.")
+    text = sentences(study_rows(study_with({"dp.ddp": [10.0], "hy.owt": [12.0]})))[0]
+    assert text.startswith("Which is fastest is not known: ")
 
 
 def test_cells_without_figures_are_listed_with_the_reason_never_as_zero() -> None:

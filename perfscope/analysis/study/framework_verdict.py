@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from perfscope.analysis.study.framework_results import FrameworkPoint, FrameworkRow, FrameworkStudy
 from perfscope.analysis.study.parity import EARLY_STEPS, EARLY_TOLERANCE, TOLERANCE
-from perfscope.analysis.study.repeats import CLOSE
 from perfscope.messages.comparison import frameworks as words
 from perfscope.messages.comparison.doubt import REPEAT_QUIETLY
+from perfscope.vocabulary.comparison import SINGLE_RUNS_APART
 
 LEVEL = 0.05  # speeds nearer than that are not ranked: runs of one and the same framework differ by as much
 _MOST_MODELS = 3  # in the headline
@@ -39,7 +39,7 @@ def _apart(best: FrameworkPoint | None, other: FrameworkPoint | None) -> bool:
     if best is None or other is None or not best.samples_per_s or not other.samples_per_s:
         return False
     is_single = min(len(best.speeds), len(other.speeds)) < 2
-    if best.samples_per_s < other.samples_per_s * (CLOSE if is_single else 1 + LEVEL):
+    if best.samples_per_s < other.samples_per_s * (SINGLE_RUNS_APART if is_single else 1 + LEVEL):
         return False
     return is_single or best.speeds[0] > other.speeds[-1]
 

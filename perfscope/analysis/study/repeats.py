@@ -18,9 +18,6 @@ from numpy.typing import NDArray
 
 from perfscope.analysis.study.results import Interval
 
-# Ratio below which one run each says nothing of which of two settings is faster: a quarter of the pairs of
-# runs of one setting were farther apart (54 runs of 18 settings on two idle cores, docs/studies.md).
-CLOSE = 1.3
 SEED = 20_260
 NUM_DRAWS = 2_000
 MAX_PERMUTATIONS = 5_000  # exact below, drawn above

@@ -9,7 +9,6 @@ from msgspec.structs import replace
 from perfscope.analysis.bench_bytes import LinkBytes
 from perfscope.analysis.study.causes import common_cause, verdict_of_report
 from perfscope.analysis.study.crossover import FARTHEST, Modelled, batch_turns, model_of, turns_against
-from perfscope.analysis.study.repeats import CLOSE
 from perfscope.analysis.study.results import (
     PARTS,
     BatchTurn,
@@ -24,7 +23,7 @@ from perfscope.analysis.study.step_results import StepDifference
 from perfscope.messages.comparison import exposed as exposed_comm
 from perfscope.messages.comparison import schemes as words
 from perfscope.messages.comparison.doubt import REPEAT_QUIETLY, cannot_tell
-from perfscope.vocabulary.comparison import CannotTell, RankBasis
+from perfscope.vocabulary.comparison import SINGLE_RUNS_APART, CannotTell, RankBasis
 from perfscope.vocabulary.links import BETWEEN_HOSTS
 
 NOTABLE = 0.02  # of the runner-up's step: smaller differences explain nothing
@@ -76,7 +75,7 @@ def _doubt(winner: SchemeRow, second: SchemeRow, pair: Pair) -> CannotTell | Non
     """Why the samples/s say nothing of which of the two is faster; None: they do."""
     if any(row.num_disturbed == row.num_repeats for row in (winner, second)):
         return CannotTell.RUNS_DISTURBED
-    if pair.interval is None and pair.ratio < CLOSE:
+    if pair.interval is None and pair.ratio < SINGLE_RUNS_APART:
         return CannotTell.ONE_RUN_EACH
     return None
 
@@ -167,7 +166,7 @@ def _action(rows: Sequence[SchemeRow], pair: Pair, runs: Mapping[str, StudyRun])
         winner.title,
         (pair.a, pair.b),
         is_level=bool(pair.level),
-        is_close=pair.interval is None and pair.ratio < CLOSE,
+        is_close=pair.interval is None and pair.ratio < SINGLE_RUNS_APART,
         is_unequal=bool(_unequal(rows)),
     )
     cause = common_cause([runs[label] for label in winner.runs])

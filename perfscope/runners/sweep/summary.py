@@ -12,6 +12,7 @@ from perfscope.runners.sweep.heading import fact
 from perfscope.runners.sweep.sides import BETWEEN, WITHIN, by_side
 from perfscope.runners.sweep.state import DONE, FAILED, PENDING, CellState, Study
 from perfscope.units import MISSING, format_bytes, format_ratio
+from perfscope.vocabulary.comparison import SINGLE_RUNS_APART
 
 # figure -> how it is found in a run's figures
 _PLAIN = (
@@ -151,7 +152,13 @@ def _fastest(rows: Sequence[SummaryRow]) -> str:
     )
     over = f"{lead} {second.label} ({rate_text(next_best.median)})"
     if min(best.count, next_best.count) < 2:
-        return f"{text}, {over}; with one repeat each the noise is not known."
+        unknown = "with one repeat each the noise is not known"
+        if gain + 1 < SINGLE_RUNS_APART:
+            return (
+                f"Which is fastest is not known: {unknown}, and {first.label} has {rate_text(best.median)} "
+                f"samples/s, {over}."
+            )
+        return f"{text}, {over}; {unknown}."
     noise = max(best.noise, next_best.noise)
     if best.low <= next_best.high:
         return (
