@@ -47,6 +47,7 @@ def input_wait(evidence: Evidence) -> Finding:
         worst_ns=max(breakdown.input_wait, round(cost)),
         mean_wait_ns=None if mean is None else mean.wait_ns,
         mean_step_ns=0.0 if mean is None else mean.step_ns,
+        is_hidden_when_traced=mean is not None and mean.hidden_when_traced,
         loader=_loader_facts(evidence, loading),
     )
     finding = Finding(
@@ -54,7 +55,7 @@ def input_wait(evidence: Evidence) -> Finding:
         facts=facts,
         gain_ns=gain_ns,
         gain_ratio=gain_ratio,
-        rank=worst.rank,
+        rank=worst.rank if mean is None else mean.rank,
         of_mean=mean is not None,
     )
     return _with_gain(evidence, finding, loading)

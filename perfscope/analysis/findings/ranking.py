@@ -95,7 +95,8 @@ def find(evidence: Evidence) -> tuple[Finding, ...]:
             if verdict is None or (finding.id, finding.axis) != (verdict.id, verdict.axis)
         ]
     assert verdict is not None
-    verdict = replace(verdict, basis=evidence.basis)
+    if not verdict.of_mean:  # of untraced steps
+        verdict = replace(verdict, basis=evidence.basis)
     beside = [finding for finding in removable if _gain(finding) >= _notable(finding)]
     candidates = [candidate for candidate in candidates if candidate.id != verdict.id]
     return _in_order(evidence, verdict, [*beside, *candidates])

@@ -23,6 +23,7 @@ from perfscope.vocabulary.run_parts import RunPart
 
 _INPUT_WAIT = "no_input_wait"
 UNEVEN = 0.1  # |mean step / median step - 1| from which the mean is stated
+HIDDEN = 1.5  # times as long a wait as in traced steps
 LEAST_SAVED = 0.01  # of the mean step: smaller predictions are not listed
 
 
@@ -32,22 +33,26 @@ class MeanInput(Struct, frozen=True, kw_only=True):
     Attributes:
         removable_ns: of the wait, what the step is longer for: a device may compute meanwhile.
         in_few: the waits are in a few long steps, which are a finding of their own.
+        hidden_when_traced: workers set the pace, and the training waits less for them where a profiler
+            makes its steps longer.
         spread_ratio: difference between the means of the run's halves / mean; None: too few steps.
     """
 
+    rank: int
     step_ns: float
     wait_ns: float
     removable_ns: float
     median_ns: float
     spread_ratio: float | None
     in_few: bool = False
+    hidden_when_traced: bool = False
 
     @property
     def is_uneven(self) -> bool:
-        """Whether the median step does not stand for the others."""
-        return (
-            not self.in_few and abs(self.step_ns / self.median_ns - 1) > UNEVEN if self.median_ns else False
-        )
+        """Whether the median step, or traced ones, do not stand for the others."""
+        if self.in_few or not self.median_ns:
+            return False
+        return self.hidden_when_traced or abs(self.step_ns / self.median_ns - 1) > UNEVEN
 
     @property
     def ratio(self) -> float:
@@ -72,18 +77,24 @@ def mean_input(
     """
     in_few = account is not None and any(entry.part is RunPart.INPUT for entry in account.long_steps)
     worst = longest_wait(loading)
-    in_few = in_few and not (worst is not None and worst.sets_pace)
+    sets_pace = worst is not None and worst.sets_pace
+    in_few = in_few and not sets_pace
+    traced_ns = max((result.breakdown_ns.input_wait for result in ranks if result.breakdown_ns), default=None)
     least_ns = _least_ns(ranks)
     of_ranks = [
         MeanInput(
+            rank=rank,
             step_ns=float(of_rank.counted.mean()),
             wait_ns=of_rank.mean_input_wait_ns,
             removable_ns=_removable(of_rank, of_rank.mean_input_wait_ns, least_ns),
             median_ns=median_of(of_rank.counted),
             spread_ratio=_spread(of_rank),
             in_few=in_few,
+            hidden_when_traced=sets_pace
+            and traced_ns is not None
+            and of_rank.mean_input_wait_ns > HIDDEN * traced_ns,
         )
-        for of_rank in steps.values()
+        for rank, of_rank in steps.items()
         if of_rank.mean_input_wait_ns is not None and len(of_rank.counted) and of_rank.counted.mean() > 0
     ]
     return max(of_ranks, key=lambda entry: entry.wait_ns, default=None)

@@ -17,6 +17,7 @@ from perfscope.rundir.loader_records import LoaderIterator, Loading, WorkerRows,
 from perfscope.rundir.schema import STEPS
 from perfscope.vocabulary.loading import InputCause, LoaderChange
 from perfscope.vocabulary.run_parts import RunPart
+from tests.support.study_entries import parts, rank_result
 
 MS = 1_000_000
 NUM = 80
@@ -135,6 +136,20 @@ def waiting_steps(durations: Sequence[int], least: int) -> RankSteps:
     }
     arrays = [pa.array(columns.get(field.name, [None] * num), field.type) for field in STEPS]
     return rank_steps(pa.table(arrays, schema=STEPS))
+
+
+@pytest.mark.parametrize(("traced_ms", "is_hidden"), [(10, True), (30, False)])
+def test_a_wait_that_longer_traced_steps_hide_is_that_of_the_untraced_ones(
+    traced_ms: int, is_hidden: bool
+) -> None:
+    traced = rank_result(0, "vm", parts(80, input_wait=traced_ms / 80))
+    steps = {0: waiting_steps([52] * 40, 18), 1: waiting_steps([52] * 40, 50)}
+    workers = [read(loader([50, 50]))]  # they set the pace
+    mean = mean_input(steps, [traced], None, workers)
+    assert mean is not None and mean.rank == 0 and mean.wait_ns == pytest.approx(34 * MS)
+    assert mean.hidden_when_traced is is_hidden and mean.is_uneven is is_hidden
+    in_time = mean_input(steps, [traced], None, [read(loader([2, 2]))])
+    assert in_time is not None and not in_time.hidden_when_traced
 
 
 def test_of_steps_that_take_turns_in_waiting_the_mean_counts() -> None:
