@@ -49,20 +49,35 @@ def step_growth(parts: Mapping[int, StepParts], steps: Mapping[int, RankSteps]) 
     medians = np.median(of_steps, axis=0).astype(np.int64)
     first, last = float(medians[0]), float(medians[-1])
     more = last - first
-    if more < _LONGER * first or not is_steady(medians) or _has_larger_batches(steps, more / first):
+    if more < _LONGER * first or _has_larger_batches(steps, more / first):
+        return None
+    figures = {rank: _of_rank(parts[rank]) for rank in parts}
+    growing = medians if is_steady(medians) else _steady_part(figures, _LONGER * first)
+    if growing is None:
         return None
     counts = [int(of_rank.is_usual.sum()) for of_rank in parts.values()]
-    part, part_ns, rank = _part_that_grows({rank: _of_rank(parts[rank]) for rank in parts}, more)
+    part, part_ns, rank = _part_that_grows(figures, float(growing[-1] - growing[0]))
     return StepGrowth(
         first_ns=first,
         last_ns=last,
-        cost_ns=float(np.maximum(medians - medians[0], 0).mean()),
+        cost_ns=float(np.maximum(growing - growing[0], 0).mean()),
         mean_ns=float(np.mean([of_rank.durations[of_rank.is_usual].mean() for of_rank in parts.values()])),
         num_steps=round(float(np.median(counts))),
         part=part,
         part_ns=part_ns,
         rank=rank,
     )
+
+
+def _steady_part(figures: Mapping[int, Mapping[str, Int64]], least_ns: float) -> Int64 | None:
+    """The blocks of a part that grows steadily on most ranks, if steps as a whole do not, as passes vary."""
+    for part in (*_TIMED.values(), GrowingPart.OUTSIDE):
+        blocks = [
+            of_rank[part.value] for of_rank in figures.values() if part.value in _growths(of_rank, least_ns)
+        ]
+        if 2 * len(blocks) > len(figures):
+            return np.median(blocks, axis=0).astype(np.int64)
+    return None
 
 
 def _ordinary(parts: StepParts) -> Int64:

@@ -124,6 +124,17 @@ def test_steps_that_are_slower_from_one_point_on_do_not_grow(tmp_path: Path, sha
     assert growth(tmp_path, durations, [[15 * MS] * NUM]) is None
 
 
+def test_a_part_that_grows_is_named_though_passes_vary_more(tmp_path: Path) -> None:
+    """As a machine with a varying load has it: blocks of whole steps do not rise one after the other."""
+    passes = np.repeat([14, 15, 15, 19, 17, 14, 15, 15], NUM // 8) * MS
+    outside = np.linspace(1 * MS, 7 * MS, NUM).astype(int)
+    durations = (passes + outside).tolist()
+    assert not is_steady(block_medians(np.array(durations)))
+    finding = growth(tmp_path, durations, [passes.tolist()] * 2)
+    assert finding is not None and finding.rank is None
+    assert "outside" in finding.text.detail + finding.text.title
+
+
 def test_chance_alone_is_seldom_steady() -> None:
     generator = np.random.default_rng(11)
     draws = [is_steady(block_medians(generator.integers(0, 10**6, 80))) for _ in range(2_000)]
