@@ -76,7 +76,7 @@ def _steady_part(figures: Mapping[int, Mapping[str, Int64]], least_ns: float) ->
             of_rank[part.value] for of_rank in figures.values() if part.value in _growths(of_rank, least_ns)
         ]
         if 2 * len(blocks) > len(figures):
-            return np.median(blocks, axis=0).astype(np.int64)
+            return np.asarray(np.median(blocks, axis=0), dtype=np.int64)
     return None
 
 
