@@ -176,6 +176,8 @@ def _leanest(rows: Sequence[SummaryRow]) -> str:
         comparable = [(row, amount) for row, amount in sent if amount is not None]
         several = [row for row in rows if row.figures and not row.scheme.startswith("serial")]
         comparable = [(row, amount) for row, amount in comparable if row in several]
+        if side is BETWEEN:  # those of one host send nothing there, whatever their scheme
+            comparable = [(row, amount) for row, amount in comparable if amount]
         if len(comparable) < 2 or not any(amount for _, amount in comparable):
             continue
         least, most = min(comparable, key=lambda pair: pair[1]), max(comparable, key=lambda pair: pair[1])
