@@ -130,8 +130,8 @@ def test_a_small_lead_of_single_runs_names_no_winner(
     assert schemes.verdict is not None and schemes.verdict.cannot_tell is doubt
     if doubt is not None:
         assert schemes.verdict.headline == (
-            "Cannot tell: each has one run, and two runs of one setting may be as far apart. Measured: "
-            "dp.ring processed the most samples: 120 against 100 samples/s, 20 % faster than dp.ddp "
-            "(no repeats, noise unknown)."
+            "Cannot tell: the fastest two have one run each, and runs of one setting may be as far "
+            "apart. Measured: dp.ring processed the most samples: 120 against 100 samples/s, 20 % faster "
+            "than dp.ddp (no repeats, noise unknown)."
         )
         assert schemes.verdict.action.startswith("Repeat dp.ring and dp.ddp three times each")
