@@ -34,7 +34,7 @@ from perfscope.analysis.results import RankResult
 from perfscope.analysis.source import RunSource
 from perfscope.analysis.spans import WindowFacts
 from perfscope.analysis.steps import RankSteps
-from perfscope.analysis.timeline_thin import spaced
+from perfscope.analysis.timeline_ranks import spaced
 from perfscope.analysis.waits.stragglers import RankStepTimes
 from perfscope.analysis.whole_run.steps import StepParts
 from perfscope.tasks import ExecutorClosed, Failure, chunks, completed

@@ -35,7 +35,8 @@ from perfscope.analysis.spans import (
     window_facts,
     words,
 )
-from perfscope.analysis.timeline_thin import MAX_RANKS, Rows, fill, spaced, thin
+from perfscope.analysis.timeline_ranks import MAX_RANKS, drawn_ranks
+from perfscope.analysis.timeline_thin import Rows, fill, thin
 from perfscope.errors import RunDirectoryError
 from perfscope.rundir.schema import KINDS, PHASES
 
@@ -108,6 +109,7 @@ class TimelineExtract(Struct, frozen=True, kw_only=True, eq=False):
     resolution_ns: int  # neighbors closer and shorter than this were merged; 0 = every span as recorded
     groupings: tuple[RankGrouping, ...] = ()  # of the ranks
     num_batches_left_out: int = 0  # of data loaders, too many to draw
+    named: tuple[int, ...] = ()  # drawn ranks of most interest, the most important first
 
 
 def extract_timeline(
@@ -115,6 +117,7 @@ def extract_timeline(
     *,
     span_budget: int = 60_000,
     max_ranks: int = MAX_RANKS,
+    named: Sequence[int] = (),
     clocks: ClockFit | None = None,
     groups: Iterable[CommGroupResult] = (),
     calls: LabeledCalls = NO_CALLS,
@@ -125,7 +128,8 @@ def extract_timeline(
     Args:
         source: the run, ingested.
         span_budget: most rows in all lanes together.
-        max_ranks: most ranks to draw; of more, evenly spaced ones are taken.
+        max_ranks: most ranks to draw; of more, those `named` and evenly spaced ones are taken.
+        named: ranks to draw before others, the most important first (timeline_ranks.named_ranks).
         clocks: puts every host's times on the reference's clock (RunAnalysis.clocks); None: as recorded.
         groups: of the run (RunAnalysis.process_groups).
         calls: of the run (RunAnalysis.labeled_calls); what is not there is found out again.
@@ -136,7 +140,7 @@ def extract_timeline(
     facts = [window_facts(summary) for summary in source.summaries()]
     kept = {(summary.rank, summary.window): summary.events_kept for summary in source.summaries()}
     facts = [fact for fact in facts if fact.rank in source.ranks]
-    drawn = spaced(sorted({fact.rank for fact in facts}), max_ranks)
+    drawn = drawn_ranks(sorted({fact.rank for fact in facts}), named, max_ranks)
     facts = [fact for fact in facts if fact.rank in drawn]
     counts = [kept[fact.rank, fact.window] for fact in facts]
     shares = fill([span_budget if count is None else count for count in counts], span_budget)
@@ -160,6 +164,7 @@ def extract_timeline(
         num_left_out=sum(lane.num_left_out for lane in lanes),
         resolution_ns=build.resolution,
         groupings=rank_groupings(source, pipeline),
+        named=tuple(rank for rank in named if rank in drawn),
     )
 
 

@@ -8,7 +8,6 @@ how many it stands for; if that is still too much, the shortest of these are lef
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 from msgspec import Struct
@@ -17,16 +16,7 @@ from numpy.typing import NDArray
 from perfscope.analysis.intervals import Int64
 
 LONG_SHARE = 0.6  # of the budget, for spans as recorded
-MAX_RANKS = 64  # rows a person can still tell apart, and a page can hold
 PIXELS = 2000  # of a wide screen that shows the whole window
-
-
-def spaced(ranks: Sequence[int], most: int = MAX_RANKS) -> frozenset[int]:
-    """At most `most` of the ranks, evenly spaced, the first and the last among them."""
-    if len(ranks) <= most:
-        return frozenset(ranks)
-    picks = np.linspace(0, len(ranks) - 1, most).round().astype(int)
-    return frozenset(ranks[pick] for pick in picks.tolist())
 
 
 class Rows(Struct, frozen=True, kw_only=True, eq=False):

@@ -20,10 +20,12 @@ def report_of(reader: RunReader, analysis: RunAnalysis) -> Report:
     """The report of a run, which every format is drawn from."""
     from perfscope.analysis.loading.timeline import with_loaders
     from perfscope.analysis.timeline_extract import extract_timeline
+    from perfscope.analysis.timeline_ranks import named_ranks
     from perfscope.reports.build import build_report
 
     timeline = extract_timeline(
         reader,
+        named=named_ranks(analysis),
         clocks=analysis.clocks,
         groups=analysis.process_groups,
         calls=analysis.labeled_calls,

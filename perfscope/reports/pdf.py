@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
+import sys
 import textwrap
 from functools import singledispatch
 
@@ -45,6 +46,7 @@ _LONG_WORD = re.compile(r"[^\s\u200b]{18}")
 _PAGE = re.compile(rb"/Type\s*/Page\b")
 MOST_PAGES = 12
 MOST_ROWS = (60, 16, 8, 5)  # of a table; the first with which the report fits on MOST_PAGES
+MOST_BLOCKS = (6, 3, 1)  # charts and tables of a section; likewise, where no number of rows does
 SHORT_TEXT = 26  # characters that a column may take whole
 MANY_COLUMNS, SHORT_TITLE = 6, 10
 HALF, THIRD = 0.48 * WIDTH, 0.31 * WIDTH  # pixels
@@ -52,14 +54,15 @@ BREAK = "\u200b"  # zero-width space: a line may end here
 
 
 def render_pdf(report: Report) -> bytes:
-    """The whole report as PDF, of MOST_PAGES pages where shorter tables make that possible.
+    """The whole report as PDF, of MOST_PAGES pages: with shorter, then with fewer tables and charts.
 
     Raises:
         PerfscopeError: typst could not typeset it (a bug, but the user's other outputs need not suffer).
     """
+    sizes = [(rows, sys.maxsize) for rows in MOST_ROWS] + [(MOST_ROWS[-1], blocks) for blocks in MOST_BLOCKS]
     pdf = b""
-    for most_rows in MOST_ROWS:
-        pdf = _typeset(pdf_data(report, most_rows))
+    for most_rows, most_blocks in sizes:
+        pdf = _typeset(pdf_data(report, most_rows, most_blocks))
         if num_pages(pdf) <= MOST_PAGES:
             break
     return pdf
@@ -85,9 +88,15 @@ def _typeset(content: Json) -> bytes:
     return pdf
 
 
-def pdf_data(report: Report, most_rows: int = MOST_ROWS[0]) -> Json:
-    """All the template needs: texts, table cells as texts, charts as SVG; of a table at most so many rows."""
-    sections = [_shortened(section, most_rows) for section in report.sections]
+def pdf_data(report: Report, most_rows: int = MOST_ROWS[0], most_blocks: int = sys.maxsize) -> Json:
+    """All the template needs: texts, table cells as texts, charts as SVG.
+
+    Args:
+        report: all of it.
+        most_rows: of a table.
+        most_blocks: charts and tables of a section.
+    """
+    sections = [_shortened(section, most_rows, most_blocks) for section in report.sections]
     verdict = report.verdict
     overview = report.overview
     return {
@@ -124,9 +133,20 @@ def _trend(block: Chart | Note, num_beside: int) -> Json:
     return _picture(picture.title, paper_svg(picture, THIRD if num_beside > 2 else HALF), picture.caption)
 
 
-def _shortened(section: Section, most_rows: int) -> Section:
-    """Its tables with the rows and columns that paper has room for."""
-    blocks = [_on_paper(block, most_rows) if isinstance(block, Table) else block for block in section.blocks]
+def _shortened(section: Section, most_rows: int, most_blocks: int) -> Section:
+    """Its first charts and tables, these with the rows and columns that paper has room for."""
+    blocks: list[Block] = []
+    left_out = 0
+    for block in section.blocks:
+        if isinstance(block, HeatMap):
+            continue  # left to the page: the report on paper stays short
+        if not isinstance(block, Note):
+            most_blocks -= 1
+            left_out += most_blocks < 0
+        if isinstance(block, Note) or most_blocks >= 0:
+            blocks.append(_on_paper(block, most_rows) if isinstance(block, Table) else block)
+    if left_out:
+        blocks.append(Note(text=f"{left_out:,} more charts and tables are in the HTML report."))
     return structs.replace(section, blocks=tuple(blocks))
 
 
@@ -159,11 +179,6 @@ def _(block: Chart) -> list[Json]:
 
 def _picture(title: str, svg: str, caption: str, width: float = 100) -> Json:
     return {"kind": "picture", "title": title, "svg": svg, "caption": soft(caption), "width": width}
-
-
-@_block.register
-def _(_map: HeatMap) -> list[Json]:
-    return []  # left to the page: the report on paper stays short
 
 
 @_block.register

@@ -103,6 +103,16 @@ def test_narrow_screens_do_not_scroll_sideways(browser: Browser, report: Path, w
     assert size[0] <= size[1] == width
 
 
+def test_a_phone_and_a_screen_are_scrolled_a_few_times_only(browser: Browser, report: Path) -> None:
+    """Twelve screens of a phone; on a screen no section is longer than three."""
+    browser.open(report, width=390, height=844)
+    assert browser.js("return document.documentElement.scrollHeight") <= 12 * 844
+    browser.open(report, width=1440, height=900)
+    sections = "[...document.querySelectorAll('main > section')]"
+    heights = browser.js(f"return {sections}.map((section) => [section.id, section.scrollHeight])")
+    assert [entry for entry in heights if entry[1] > 3 * 900] == []
+
+
 @pytest.mark.parametrize("width", [390, 900, 1280])
 def test_no_word_of_a_header_reaches_into_the_next_column(browser: Browser, report: Path, width: int) -> None:
     browser.open(report, width=width)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml  # type: ignore[import-untyped,unused-ignore]
 
+import perfscope
 from perfscope.cli.main import COMMANDS
 
 if sys.version_info >= (3, 11):
@@ -20,6 +21,7 @@ else:
     import tomli as tomllib
 
 ROOT = Path(__file__).parents[2]
+PACKAGE = Path(perfscope.__file__).parent
 SITE = ROOT / "docs" / "_site"
 sys.path.insert(0, str(SITE))
 
@@ -80,9 +82,9 @@ def shown_texts(path: Path) -> Iterator[tuple[int, str]]:
 
 def test_texts_of_the_package_use_the_words_of_the_field() -> None:
     found = [
-        f"{path.relative_to(ROOT)}:{line}: {match[0]!r}: write {instead}"
+        f"{path.relative_to(PACKAGE)}:{line}: {match[0]!r}: write {instead}"
         for package in SHOWN
-        for path in sorted((ROOT / "perfscope" / package).rglob("*.py"))
+        for path in sorted((PACKAGE / package).rglob("*.py"))
         for line, text in shown_texts(path)
         if " " in text
         for words, instead in INSTEAD.items()
@@ -116,6 +118,24 @@ def test_every_page_is_in_the_navigation() -> None:
 def test_links_lead_to_files(page: str) -> None:
     links = re.findall(r"\]\(([\w./-]+)(?:#[\w-]*)?\)", prose(page))
     assert [one for one in links if not ((ROOT / page).parent / one).exists()] == []
+
+
+def test_sections_of_a_report_are_listed_with_their_names_and_headings() -> None:
+    _, _, text = (ROOT / "docs" / "report.md").read_text(encoding="utf-8").partition("## Sections")
+    listed = dict(re.findall(r"^\| `([\w-]+)` \| ([^|]+) \| [^|]+ \|$", text, re.MULTILINE))
+    headings: dict[str, set[str]] = {}
+    for path in (PACKAGE / "reports" / "sections").glob("*.py"):
+        nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+        texts = {str(node.value) for node in nodes if isinstance(node, ast.Constant)}
+        for node in nodes:
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "Section":
+                given = {keyword.arg: keyword.value for keyword in node.keywords}
+                title = given["title"]
+                possible = {str(title.value)} if isinstance(title, ast.Constant) else texts
+                headings.setdefault(ast.literal_eval(given["id"]), set()).update(possible)
+    assert list(listed) == [name for name in listed if name in headings]
+    assert headings.keys() - listed.keys() == set()
+    assert {name for name, heading in listed.items() if heading not in headings[name]} == set()
 
 
 def test_example_reports_are_links_in_the_site_alone() -> None:

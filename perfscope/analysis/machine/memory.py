@@ -31,7 +31,7 @@ MOST_RANKS = 8  # of one host that are drawn, those that held most
 _FEWEST_READINGS = 6  # all pairs of them rise by chance in 1 of 720 runs
 _MORE_BYTES, _MORE = 32 * 2**20, 0.1  # by which memory must grow, and of what it was
 _LATER = 0.3  # of the growth that must be in the second half
-_INSTALLED, _LIMIT = "installed", "limit"
+TOTAL, _LIMIT = "total", "limit"  # what a line of memory is at most
 
 
 def rank_memory(host: Host) -> list[RankMemory]:
@@ -170,7 +170,7 @@ def occupancy_tracks(host: Host) -> Iterator[CounterTrack]:
         line, total = used
         title = "host memory in use"
         yield track(
-            host, HOST_MEMORY, title, "bytes", line, key=HOST_AVAILABLE, peak=total, peak_source=_INSTALLED
+            host, HOST_MEMORY, title, "bytes", line, key=HOST_AVAILABLE, peak=total, peak_source=TOTAL
         )
     for series in host.samples.find(JOB_USED):
         if len(series.values):

@@ -11,7 +11,7 @@ from msgspec import Struct
 from perfscope.analysis.machine.host import Host
 from perfscope.analysis.machine.lines import SampledLine, gauge_line, rate_line, summed, track
 from perfscope.analysis.machine.link_peaks import LINK_SPEED, gpu_link_peak, interface_peak
-from perfscope.analysis.machine.memory import occupancy_tracks
+from perfscope.analysis.machine.memory import TOTAL, occupancy_tracks
 from perfscope.analysis.machine.ost_lines import ost_tracks
 from perfscope.analysis.machine.peaks import Peak, memory_peak
 from perfscope.analysis.machine.results import CounterTrack
@@ -30,7 +30,6 @@ from perfscope.vocabulary.links import LinkClass
 
 _QUIET_BYTES = 100_000  # an interface that moved less over the run is not shown
 _MOST_RANKS = 8  # single ranks; more are added up
-_INSTALLED = "installed"
 
 
 class _Plain(Struct, frozen=True, kw_only=True):
@@ -296,14 +295,12 @@ def _memory(host: Host) -> Iterator[CounterTrack]:
                 t_ns=free.t_ns, values=size - free.values, weight=free.weight, quality=free.quality
             )
             title = f"node {node} memory in use"
-            yield track(
-                host, "memory", title, "bytes", used, key=_key(series), peak=size, peak_source=_INSTALLED
-            )
+            yield track(host, "memory", title, "bytes", used, key=_key(series), peak=size, peak_source=TOTAL)
     for series in host.samples.find(MEMORY_USED.name):
         gpu = series.labels.get("gpu", "?")
         line, size = gauge_line(series), host.last(MEMORY_TOTAL.name, gpu=gpu)
         if line.moves:
-            title, source = f"GPU {gpu} memory in use", _INSTALLED if size else ""
+            title, source = f"GPU {gpu} memory in use", TOTAL if size else ""
             yield track(
                 host, "gpu", title, series.unit, line, key=_key(series), peak=size, peak_source=source
             )

@@ -105,9 +105,10 @@ def _caption(block: Timeline) -> str:
     window, _, duration = block.focus
     if block.compared is not None:
         return _compared_caption(block.compared, window) + block.caption
-    ranks = {lane.rank for w in block.extract.windows if w.window == window for lane in w.lanes}
-    which = f"{MOST_RANKS} of {len(ranks)} ranks, those on the critical path before others"
-    which = which if block.paths else f"the first {MOST_RANKS} of {len(ranks)} ranks"
+    of_window = next(entry for entry in block.extract.windows if entry.window == window)
+    ranks = {lane.rank for lane in of_window.lanes} | {*of_window.ranks_left_out}
+    of_all = f"{MOST_RANKS} of {len(ranks):,} ranks"
+    which = f"{of_all}, those on the critical path before others" if block.paths else of_all
     drawn = which if len(ranks) > MOST_RANKS else "all ranks"
     caption = (
         f"One step ({units.format_ns(duration)}) of window {window}, {drawn}; spans finer than the print are "
@@ -290,15 +291,16 @@ def _rank_name(block: Timeline, rank: int) -> str:
 
 
 def shown_ranks(block: Timeline, window: WindowExtract) -> list[int]:
-    """The first ranks, and of many those that the critical path runs on instead of the last of these."""
+    """All ranks; of many those on the critical path, then those that findings name, then the first."""
     ranks = sorted({lane.rank for lane in window.lanes})
     if len(ranks) <= MOST_RANKS:
         return ranks
     on_path = {
         segment.rank for path in block.paths if path.window == window.window for segment in path.segments
     }
-    first = sorted(ranks, key=lambda rank: (rank not in on_path, rank))[:MOST_RANKS]
-    return sorted(first)
+    order = {rank: at for at, rank in enumerate(block.extract.named)}
+    ranks.sort(key=lambda rank: (rank not in on_path, order.get(rank, len(order)), rank))
+    return sorted(ranks[:MOST_RANKS])
 
 
 def picture_path(block: Timeline) -> list[PathPiece]:

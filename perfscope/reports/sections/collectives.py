@@ -99,7 +99,7 @@ def _bar(result: CollectiveResult) -> Bar:
 
 def _name(result: CollectiveResult) -> str:
     dtype = f" {visible(result.dtype)}" if result.dtype else ""
-    size = f" ×{result.group_size}" if result.group_size is not None else ""
+    size = f", {counted(result.group_size, 'rank')}" if result.group_size is not None else ""
     return f"{visible(result.collective)}{dtype}{size}"
 
 

@@ -21,6 +21,10 @@ from perfscope.reports.sections.counters import timeline_disturbances, timeline_
 from perfscope.vocabulary.axes import BATCH_AXES, Axis
 
 LONGEST_NAME = 200
+_WHICH_RANKS = (
+    "Drawn are the ranks that findings, wait states and the critical path name, those with the longest and "
+    "the shortest steps and computation, and evenly spaced others."
+)
 
 
 def timeline_section(
@@ -45,11 +49,14 @@ def timeline_section(
         groupings=tuple(lane_grouping(grouping) for grouping in extract.groupings),
     )
     blocks: list[Block] = [timeline]
-    left_out = sorted({rank for window in extract.windows for rank in window.ranks_left_out})
-    if left_out:
-        drawn = len({lane.rank for window in extract.windows for lane in window.lanes})
-        blocks.append(Note(text=f"{drawn} ranks are drawn; {len(left_out):,} more are not read here."))
+    if _left_out(extract):
+        blocks.append(Note(text=_WHICH_RANKS))
     return Section(id="timeline", title="Timeline", lead=_lead(extract), blocks=tuple(blocks))
+
+
+def _left_out(extract: TimelineExtract) -> frozenset[int]:
+    """Ranks that are not drawn."""
+    return frozenset().union(*(window.ranks_left_out for window in extract.windows))
 
 
 def lane_grouping(grouping: RankGrouping) -> LaneGrouping:
@@ -133,11 +140,9 @@ def _lead(extract: TimelineExtract) -> str:
     windows = [window for window in extract.windows if window.lanes]
     steps = {(window.window, mark.step) for window in windows for mark in window.steps}
     ranks = {lane.rank for window in windows for lane in window.lanes}
-    parts = (
-        counted(len(windows), "window"),
-        counted(len(steps), "step"),
-        counted(len(ranks), "rank"),
-    )
+    left_out = _left_out(extract)
+    of_all = f"{len(ranks)} of {len(ranks | left_out):,} ranks" if left_out else counted(len(ranks), "rank")
+    parts = (counted(len(windows), "window"), counted(len(steps), "step"), of_all)
     return f"{', '.join(parts)}{'; all ranks on one time axis' if len(ranks) > 1 else ''}."
 
 

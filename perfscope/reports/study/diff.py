@@ -19,6 +19,7 @@ UNITS = {
     "text": Unit.TEXT,
 }
 MOST_ROWS = 40  # on paper
+_KEY = "blue: shorter, orange: longer; the darker, the more"
 
 
 def diff_sections(study: StudyAnalysis) -> list[Section]:
@@ -68,8 +69,10 @@ def _composition(study: StudyAnalysis, diff: RunDiff) -> Block | None:
 def _table(section: DiffSection, diff: RunDiff) -> Table:
     kinds = {row.unit for row in section.rows}
     single = UNITS.get(next(iter(kinds)), Unit.TEXT) if len(kinds) == 1 else None
-    same = f"{section.num_same:,} without a change are left out." if section.num_same else ""
     wordy = kinds == {"text"}
+    heat = () if wordy or diff.refused else tuple(_heat(row) for row in section.rows)
+    same = f"{section.num_same:,} without a change are left out." if section.num_same else ""
+    key = _KEY if any(map(any, heat)) else ""
     columns = [
         Column(key="what", title="What", primary=True),
         Column(key="before", title="Before", unit=single or Unit.TEXT, primary=True),
@@ -77,7 +80,9 @@ def _table(section: DiffSection, diff: RunDiff) -> Table:
     ]
     if not wordy:
         columns.append(
-            Column(key="change", title="Change", unit=single or Unit.TEXT, signed=True, primary=True)
+            Column(
+                key="change", title="Change", unit=single or Unit.TEXT, signed=True, primary=True, hint=key
+            )
         )
         if not diff.refused:
             columns.append(Column(key="ratio", title="After / before", unit=Unit.FACTOR, primary=True))
@@ -89,7 +94,7 @@ def _table(section: DiffSection, diff: RunDiff) -> Table:
         title=visible(section.title, 120),
         columns=tuple(columns),
         rows=tuple(_row(row, single, wordy, bool(diff.refused)) for row in section.rows),
-        heat=() if wordy or diff.refused else tuple(_heat(row) for row in section.rows),
+        heat=heat,
         caption=same,
         print_rows=MOST_ROWS,
     ).trimmed()

@@ -17,7 +17,7 @@ from perfscope.reports.drawing.metrics import FONT
 from perfscope.reports.drawing.print_picture import paper_svg
 from perfscope.reports.drawing.still import lay_out_still
 from perfscope.reports.html import render_html
-from perfscope.reports.model import Column, LineChart, Report, Section, StackedBars, Table, Timeline
+from perfscope.reports.model import Column, LineChart, Note, Report, Section, StackedBars, Table, Timeline
 from perfscope.reports.pdf import BREAK, MANY_COLUMNS, MOST_PAGES, num_pages, pdf_data, render_pdf, soft
 from tests.support.pdf_sections import section_titles
 from tests.unit.reports.test_html import HOSTILE, Page, hostile_analysis
@@ -127,3 +127,24 @@ def test_long_tables_are_shortened_to_a_report_of_twelve_pages(report: Report) -
     )
     pdf = render_pdf(structs.replace(report, sections=sections))
     assert 2 < num_pages(pdf) <= MOST_PAGES
+
+
+def test_many_charts_and_tables_leave_twelve_pages(report: Report) -> None:
+    rows = tuple((f"layer{number}",) for number in range(60))
+    table = Table(id="t", title="T", columns=(Column(key="layer", title="Layer"),), rows=rows)
+    sections = tuple(
+        Section(
+            id=f"s{number}",
+            title=f"S{number}",
+            blocks=(
+                Note(text="note"),
+                *(structs.replace(table, id=f"t{number}-{k}") for k in range(20)),
+            ),
+        )
+        for number in range(30)
+    )
+    many = structs.replace(report, sections=sections)
+    assert 2 < num_pages(render_pdf(many)) <= MOST_PAGES
+    last = pdf_data(many, 5, 1)["sections"][-1]["blocks"]  # type: ignore[index]
+    assert [block["kind"] for block in last] == ["note", "table", "note"]
+    assert last[-1]["text"].startswith("19 more charts and tables")
