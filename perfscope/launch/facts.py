@@ -52,6 +52,7 @@ class Facts(threading.Thread):
         environment: of the command.
 
     Attributes:
+        environment: of the command.
         git: the state of the repository; None: not read, or there is none.
         problem: why a duty could not be done.
         over: to be set when the command has ended: nothing is watched any more.
@@ -64,7 +65,7 @@ class Facts(threading.Thread):
         self._run_dir = run_dir
         self._host = host
         self._wants_git = wants_git
-        self._environment = environment
+        self.environment = environment
         self.over = threading.Event()
         self.git: dict[str, object] | None = None
         self.problem: str | None = None
@@ -76,7 +77,7 @@ class Facts(threading.Thread):
     def run(self) -> None:
         self._do(self._host.describe)
         if self._wants_git:
-            self.git = read_git_state(Path.cwd(), self._environment)
+            self.git = read_git_state(Path.cwd(), self.environment)
         self._do(lambda folder: self._host.watch(folder, self.over))
 
     def end(self) -> None:

@@ -21,6 +21,7 @@ from perfscope.errors import EXIT_OWN_FAILURE, RunDirectoryError
 from perfscope.launch import attachment, finish, joining, step_closing, step_tasks
 from perfscope.launch.environment import Injection, ProbeOptions, is_nested, make_injection
 from perfscope.launch.facts import Facts, HostDuties
+from perfscope.launch.flight_dumps import keep_flight_dumps
 from perfscope.launch.launchers import plan_command
 from perfscope.launch.plan import CommandContext, LaunchPlan
 from perfscope.launch.process import (
@@ -348,6 +349,8 @@ def _finish(
     problems = finish.compress_windows(
         attachment.read_ranks(run_dir), stop=lambda: gate.stop_requested() is not None
     )
+    if ending.code != 0:
+        problems += keep_flight_dumps(run_dir, facts.environment, manifest["start_unix_ns"])
     finish.await_sampler(run_dir / layout.HOSTS / layout.host_name())
     facts.end()
     if facts.problem:
@@ -392,9 +395,10 @@ def _finish_task(
     """As `_finish`, for one of several tasks: what is this task's, and if it is the last one, the rest."""
 
     facts.end()
-    own_end = step_closing.OwnEnd(
-        ending=ending, git=facts.git, problems=(facts.problem,) if facts.problem else ()
-    )
+    problems = [facts.problem] if facts.problem else []
+    if ending.code != 0:
+        problems += keep_flight_dumps(room.run_dir, facts.environment, manifest["start_unix_ns"])
+    own_end = step_closing.OwnEnd(ending=ending, git=facts.git, problems=tuple(problems))
     closed = step_closing.leave(room, manifest, plan, own_end, stop=lambda: gate.stop_requested() is not None)
     if closed is not None:
         _tell(room.run_dir, closed.attached, closed.expected, closed.notes, closed.problems)

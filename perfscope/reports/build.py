@@ -160,9 +160,9 @@ def _of_whole_trace(analysis: RunAnalysis, verdict: Verdict) -> Verdict:
 
 def build_verdict(analysis: RunAnalysis) -> Verdict:
     """What bounds the step, from the first finding; where nothing was measured, that."""
-    if analysis.progress:
-        return progress_verdict(analysis.progress)
     shares = mean_shares(analysis)
+    if analysis.progress and (analysis.progress[0].is_open or shares is None):
+        return progress_verdict(analysis.progress)
     if analysis.communicators and shares is None:
         return inspector_verdict(analysis.communicators)
     if analysis.execution is not None and shares is None:

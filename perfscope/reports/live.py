@@ -52,7 +52,8 @@ def _top(run: LiveRun, style: Style, width: int, now_s: float) -> Iterator[str]:
     yield style.bold(head(title, width))
     if run.step_ns is not None:
         steps = max(rank.steps for rank in run.ranks)
-        yield head(f"step {steps:,}; {units.format_ns(run.step_ns)} on the slowest rank", width)
+        rate = "" if run.samples_per_s is None else f"; {_rate(run.samples_per_s)} samples/s"
+        yield head(f"step {steps:,}; {units.format_ns(run.step_ns)} on the slowest rank{rate}", width)
     else:
         yield head("no rank has finished a step yet", width)
 

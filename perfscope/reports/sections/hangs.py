@@ -63,7 +63,9 @@ def with_hang(analysis: RunAnalysis, verdict: Verdict) -> Verdict:
     hang = next((hang for hang in reversed(analysis.hangs) if hang.is_last_word), None)
     if hang is None:
         return verdict
-    before = f"Before that: {verdict.headline}"
+    # The flight recorder's dumps are of the hang itself.
+    of_hang = bool(analysis.progress) and analysis.progress[0].is_open
+    before = verdict.headline if of_hang else f"Before that: {verdict.headline}"
     return replace(
         verdict,
         headline=_sentence(analysis, hang),
