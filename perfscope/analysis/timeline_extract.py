@@ -127,7 +127,7 @@ def extract_timeline(
 
     Args:
         source: the run, ingested.
-        span_budget: most rows in all lanes together.
+        span_budget: most rows in all lanes together; three quarters of it where ranks are left out.
         max_ranks: most ranks to draw; of more, those `named` and evenly spaced ones are taken.
         named: ranks to draw before others, the most important first (timeline_ranks.named_ranks).
         clocks: puts every host's times on the reference's clock (RunAnalysis.clocks); None: as recorded.
@@ -142,6 +142,9 @@ def extract_timeline(
     facts = [fact for fact in facts if fact.rank in source.ranks]
     drawn = drawn_ranks(sorted({fact.rank for fact in facts}), named, max_ranks)
     facts = [fact for fact in facts if fact.rank in drawn]
+    left_out = tuple(rank for rank in source.ranks if rank not in drawn)
+    if left_out:
+        span_budget = span_budget * 3 // 4  # a page of many ranks is full of their rows
     counts = [kept[fact.rank, fact.window] for fact in facts]
     shares = fill([span_budget if count is None else count for count in counts], span_budget)
     build = _Build(names={MERGED: 0}, labels=CallLabels(source, groups, calls))
@@ -149,7 +152,6 @@ def extract_timeline(
     for fact, share in zip(facts, shares, strict=True):
         by_window[fact.window].append((fact, share))
     clocks = clocks or ClockFit(reference="")
-    left_out = tuple(rank for rank in source.ranks if rank not in drawn)
     windows = tuple(
         build.window(source, window, members, clocks, left_out)
         for window, members in sorted(by_window.items())

@@ -334,9 +334,7 @@ def _sections_of(report: Report, names: Sequence[str], width: int, color: bool) 
     there = [section.id for section in report.sections]
     for name in names:
         if name not in there:
-            raise UsageError(
-                f"the report has no section {name!r}{nearest(name, there)}; it has {', '.join(there)}"
-            )
+            raise UsageError(f"the report has no section {name!r}{nearest(name, there)}")
     return render_sections(report, names, width=width, color=color)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from perfscope import __version__, units
 from perfscope.analysis.missing_reasons import why_cut_short
@@ -20,6 +20,7 @@ from perfscope.rundir.records import Exit, RunRecord
 LONGEST_COMMAND = 2000
 LONGEST_NOTE = 600
 MOST_KERNELS = 40
+MOST_FILES = 200  # listed
 
 
 def missing_section(analysis: RunAnalysis) -> Section:
@@ -46,6 +47,8 @@ def provenance_section(analysis: RunAnalysis) -> Section:
     if not analysis.provenance:
         note = Note(text="No trace file was read.", tone="caution")
         return Section(id="provenance", title="Data sources", blocks=(note,))
+    listed = _listed(analysis.provenance)
+    left_out = len(analysis.provenance) - len(listed)
     table = Table(
         id="provenance-table",
         title="Trace files and their events",
@@ -72,7 +75,8 @@ def provenance_section(analysis: RunAnalysis) -> Section:
             Column(key="state", title="State"),
             Column(key="notes", title="Notes"),
         ),
-        rows=tuple(_provenance_row(source) for source in analysis.provenance),
+        rows=tuple(_provenance_row(source) for source in listed),
+        caption=f"{left_out:,} more files are in the JSON report." if left_out else "",
     )
     blocks: list[Block] = [table]
     kernels = _unclassified(analysis.provenance)
@@ -84,6 +88,13 @@ def provenance_section(analysis: RunAnalysis) -> Section:
         lead=_provenance_lead(analysis.provenance),
         blocks=tuple(blocks),
     )
+
+
+def _listed(sources: Sequence[FileProvenance]) -> Sequence[FileProvenance]:
+    """All files; of many those of which most was lost, then the first ones."""
+    if len(sources) <= MOST_FILES:
+        return sources
+    return sorted(sources, key=lambda source: (not source.salvaged, -source.events_dropped))[:MOST_FILES]
 
 
 def trace_notices(analysis: RunAnalysis) -> tuple[Note, ...]:

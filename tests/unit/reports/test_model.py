@@ -185,3 +185,16 @@ def test_a_failed_command_is_said_before_any_figure() -> None:
     )
     first = build_report(failed, synthetic_timeline()).figures[0]
     assert (first.id, first.value, first.note) == ("state", "exit code 137", "ended by signal 9")
+
+
+def test_of_many_trace_files_damaged_ones_and_the_first_are_listed() -> None:
+    analysis = synthetic_analysis()
+    file = structs.replace(analysis.provenance[0], salvaged=False, events_dropped=0)
+    files = [structs.replace(file, path=f"{number}.json") for number in range(300)]
+    files[250] = structs.replace(files[250], salvaged=True)
+    section = build_report(structs.replace(analysis, provenance=tuple(files)), None).section("provenance")
+    (table,) = [
+        block for block in section.blocks if isinstance(block, Table) and block.id == "provenance-table"
+    ]
+    assert [row[0] for row in table.rows[:3]] == ["250.json", "0.json", "1.json"]
+    assert len(table.rows) == 200 and table.caption == "100 more files are in the JSON report."
