@@ -65,10 +65,9 @@ def write_document(
     """
     from perfscope.reports.registry import RENDERERS
 
-    renderer = next((entry for entry in RENDERERS if entry.name == format), None)
-    if renderer is None:
-        raise UsageError(f"there is no report {format!r}{nearest(format, [e.name for e in RENDERERS])}")
-    content = renderer.render(report)
+    if format not in RENDERERS:
+        raise UsageError(f"there is no report {format!r}{nearest(format, RENDERERS)}")
+    content = RENDERERS[format](report)
     if path is not None:
         with (write_into_run if in_run else write_aside)(Path(path)) as file:
             file.write(content)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -20,19 +20,13 @@ from perfscope.gate.store.entries import identity
 from perfscope.messages.gate.verdict import fingerprint_words
 from perfscope.messages.lists import counted
 from perfscope.reports.display import visible
-from perfscope.units import MISSING, format_bytes, format_ns, format_ratio, format_si
+from perfscope.reports.gate.units import FORMS
+from perfscope.units import MISSING, format_ns, format_ratio
 
 SCHEMA_VERSION = 1
 MAD_TO_DEVIATION = 1.4826  # median absolute deviation of a normal distribution to its standard deviation
 _SHORT_COMMIT, _MOST_COMMITS, _LONGEST_NAME = 10, 6, 60
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
-_FORMATS: Mapping[str, Callable[[float], str]] = {
-    "ns": format_ns,
-    "bytes": format_bytes,
-    "ratio": format_ratio,
-    "per_s": lambda value: format_si(value, "/s"),
-    "joules": lambda value: format_si(value, "J"),
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,7 +194,7 @@ def _middle(series_list: Sequence[MetricHistory]) -> str:
 
 
 def _shown(metric: GateMetric, value: float) -> str:
-    return _FORMATS[metric.unit](value) if math.isfinite(value) else MISSING
+    return FORMS[metric.unit].text(value) if math.isfinite(value) else MISSING
 
 
 def _runs(count: int) -> str:

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from perfscope.gate.metrics import DECIDES, METRICS, GateMetric, worse_by
+from perfscope.gate.metrics import DECIDES, METRICS, GateMetric, MetricUnit, worse_by
 from perfscope.gate.records import BASE, HEAD, RunFigures
 from perfscope.gate.results import CheckResult, ExcludedRun, MetricVerdict, Noise, Outcome, Side, State
 from perfscope.gate.sequential import fewest_pairs
@@ -89,7 +89,7 @@ def judge(
     noise = _noise(base, head, pairs, settings)
     result = replace(result, metrics=verdicts, pairs=tuple(ratio_of(pair) - 1 for pair in pairs), noise=noise)
     if other:
-        return replace(result, headline=other[0], reasons=tuple(other[1:]))
+        return replace(result, headline=words.inconclusive(other), reasons=tuple(other[1:]))
     needed = _fewest_runs(base, head, pairs, settings, is_settled=bool(stopped))
     if (len(pairs) if pairs else min(len(base.runs), len(head.runs))) < needed:
         result = replace(result, noise=replace(noise, visible=None) if noise else None)
@@ -97,6 +97,15 @@ def judge(
     outcome, reasons = _outcome(verdicts, _unlike(base, head, lost))
     if len(pairs) > settings.pairs:
         reasons.append(words.more_pairs(settings.pairs, len(pairs)))
+    return _with_outcome(result, outcome, reasons)
+
+
+def _with_outcome(result: CheckResult, outcome: Outcome, reasons: Sequence[str]) -> CheckResult:
+    """The headline of an inconclusive check is its first reason."""
+    if outcome is Outcome.INCONCLUSIVE:
+        verdicts = tuple(replace(verdict, in_reasons=_is_open(verdict)) for verdict in result.metrics)
+        headline = words.inconclusive(reasons)
+        return replace(result, metrics=verdicts, headline=headline, reasons=tuple(reasons[1:]))
     result = replace(result, outcome=outcome, reasons=tuple(reasons))
     return replace(result, headline=_headline(result))
 
@@ -133,11 +142,9 @@ def _too_few(
 
 
 def _headline(result: CheckResult) -> str:
-    """The verdict in one sentence, with its figures."""
+    """A verdict that is not inconclusive in one sentence, with its figures."""
     deciding = result.deciding
     assert deciding is not None
-    if result.outcome is Outcome.INCONCLUSIVE:
-        return words.inconclusive(result.reasons)
     failing = [verdict for verdict in result.metrics if verdict.fails]
     if failing and deciding not in failing:
         return words.worse_metric(failing[0].metric.title, failing[0].worse, _proof(failing[0]))
@@ -185,7 +192,7 @@ def _per_sample(base: Side, head: Side) -> tuple[Side, Side, tuple[str, ...]]:
     if not first or not second or first == second:
         return base, head, ()
     factor = first / second
-    times = {metric.id for metric in METRICS.values() if metric.unit in ("ns", "joules")}
+    times = {metric.id for metric in METRICS.values() if metric.unit in (MetricUnit.NS, MetricUnit.JOULES)}
     runs = tuple(
         replace(
             run,
@@ -429,18 +436,20 @@ def _outcome(verdicts: Sequence[MetricVerdict], unlike: Sequence[str]) -> tuple[
     """The outcome, and why it is inconclusive where it is."""
     if any(verdict.fails for verdict in verdicts):
         return Outcome.REGRESSION, list(unlike)
+    sentences = {"unknown": words.not_known, "unproven": words.unproven_metric}
     open_ones = [
-        words.not_known(verdict.metric.title, verdict.reason)
+        sentence(verdict.metric.title, verdict.reason)
+        for state, sentence in sentences.items()
         for verdict in verdicts
-        if verdict.metric.severity == "error" and verdict.state == "unknown"
-    ]
-    open_ones += [
-        words.unproven_metric(metric_verdict.metric.title, metric_verdict.reason)
-        for metric_verdict in verdicts
-        if metric_verdict.metric.severity == "error" and metric_verdict.state == "unproven"
+        if _is_open(verdict) and verdict.state == state
     ]
     reasons = [*open_ones, *unlike]
     return (Outcome.INCONCLUSIVE if reasons else Outcome.PASS), reasons
+
+
+def _is_open(verdict: MetricVerdict) -> bool:
+    """Whether this alone makes the check inconclusive."""
+    return verdict.metric.severity == "error" and verdict.state in ("unknown", "unproven")
 
 
 def _as_written(settings: Settings) -> dict[str, object]:

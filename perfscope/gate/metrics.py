@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Literal
 
 from perfscope.messages.gate.metrics import HINTS, TITLES
@@ -18,21 +19,30 @@ Scale = Literal["itself", "step"]
 DECIDES = "step_p10"
 
 
+class MetricUnit(str, Enum):
+    """What the figures of a metric are in; `reports.gate.units` has how they look."""
+
+    NS = "ns"
+    PER_S = "per_s"
+    BYTES = "bytes"
+    RATIO = "ratio"
+    JOULES = "joules"
+
+
 @dataclass(frozen=True, slots=True)
 class GateMetric:
     """One figure of a run.
 
     Attributes:
-        unit: "ns", "per_s", "bytes", "ratio" or "joules".
         better: the direction that is good.
         threshold: worse by more than this share is a regression of this figure.
         scale: what the share is of: the figure itself, or the base's step_p10. A wait of 0.1 ms that
             becomes 0.2 ms has doubled and yet does not matter; as a share of the step it says what it
-            costs. For figures of unit "ratio" (already shares of the step) `step` means the plain difference.
+            costs. For figures of unit RATIO (already shares of the step) `step` means the plain difference.
     """
 
     id: str
-    unit: str
+    unit: MetricUnit
     better: Direction
     threshold: float
     severity: Severity
@@ -48,15 +58,15 @@ class GateMetric:
 METRICS: Mapping[str, GateMetric] = {
     metric.id: metric
     for metric in (
-        GateMetric("step_p10", "ns", "lower", 0.05, "error"),
-        GateMetric("step_mean", "ns", "lower", 0.10, "warn"),
-        GateMetric("stalls", "ratio", "lower", 0.05, "warn", "step"),
-        GateMetric("throughput", "per_s", "higher", 0.10, "warn"),
-        GateMetric("input_wait", "ns", "lower", 0.03, "warn", "step"),
-        GateMetric("exposed_comm", "ns", "lower", 0.05, "warn", "step"),
-        GateMetric("peak_memory", "bytes", "lower", 0.10, "warn"),
-        GateMetric("peak_device_memory", "bytes", "lower", 0.10, "warn"),
-        GateMetric("energy", "joules", "lower", 0.10, "warn"),
+        GateMetric("step_p10", MetricUnit.NS, "lower", 0.05, "error"),
+        GateMetric("step_mean", MetricUnit.NS, "lower", 0.10, "warn"),
+        GateMetric("stalls", MetricUnit.RATIO, "lower", 0.05, "warn", "step"),
+        GateMetric("throughput", MetricUnit.PER_S, "higher", 0.10, "warn"),
+        GateMetric("input_wait", MetricUnit.NS, "lower", 0.03, "warn", "step"),
+        GateMetric("exposed_comm", MetricUnit.NS, "lower", 0.05, "warn", "step"),
+        GateMetric("peak_memory", MetricUnit.BYTES, "lower", 0.10, "warn"),
+        GateMetric("peak_device_memory", MetricUnit.BYTES, "lower", 0.10, "warn"),
+        GateMetric("energy", MetricUnit.JOULES, "lower", 0.10, "warn"),
     )
 }
 
@@ -71,7 +81,7 @@ def worse_by(metric: GateMetric, base: float, head: float, base_step: float | No
         None where the share is not known (nothing to divide by).
     """
     if metric.scale == "step":
-        if metric.unit == "ratio":
+        if metric.unit is MetricUnit.RATIO:
             change = head - base
         elif base_step:
             change = (head - base) / base_step

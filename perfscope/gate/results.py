@@ -44,6 +44,7 @@ class MetricVerdict:
         low, high: 95 % interval of `worse`.
         p: one-sided p value that head is worse than base.
         reason: one sentence; why unknown or unproven, "" where there is nothing to add.
+        in_reasons: the check's headline or its reasons state `reason`.
     """
 
     metric: GateMetric
@@ -58,6 +59,7 @@ class MetricVerdict:
     num_head: int = 0
     paired: bool = False
     reason: str = ""
+    in_reasons: bool = False
 
     @property
     def fails(self) -> bool:
@@ -171,7 +173,7 @@ class CheckResult:
 
     Attributes:
         name: the benchmark's name.
-        headline: one sentence, the verdict with its figures.
+        headline: one sentence that begins with the verdict's word, and has its figures.
         reasons: further sentences a reader must know (why inconclusive, what was repeated), weightiest first.
         pairs: worse-by of step_p10 of each judged pair, in order; () where runs were not paired.
         planned: pairs (or runs a side) that were asked for.

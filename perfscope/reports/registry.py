@@ -1,29 +1,39 @@
-"""The documents that are drawn from the Report model, by name."""
+"""The documents that are drawn from the Report model, by name; each loads what it needs when it is drawn."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
-from msgspec import Struct
-
-from perfscope.reports.document import render_json
-from perfscope.reports.html import render_html
 from perfscope.reports.model import Report
-from perfscope.reports.pdf import render_pdf
-from perfscope.reports.text import render_text
 
 
-class Renderer(Struct, frozen=True, kw_only=True):
-    """One document format. Heavy libraries are loaded by `render`, not before."""
+def _text(report: Report) -> bytes:
+    from perfscope.reports.text import render_text
 
-    name: str
-    suffix: str
-    render: Callable[[Report], bytes]
+    return render_text(report).encode()
 
 
-RENDERERS: tuple[Renderer, ...] = (
-    Renderer(name="text", suffix=".txt", render=lambda report: render_text(report).encode()),
-    Renderer(name="json", suffix=".json", render=lambda report: render_json(report.document).encode()),
-    Renderer(name="html", suffix=".html", render=lambda report: render_html(report).encode()),
-    Renderer(name="pdf", suffix=".pdf", render=render_pdf),
-)
+def _json(report: Report) -> bytes:
+    from perfscope.reports.document import render_json
+
+    return render_json(report.document).encode()
+
+
+def _html(report: Report) -> bytes:
+    from perfscope.reports.html import render_html
+
+    return render_html(report).encode()
+
+
+def _pdf(report: Report) -> bytes:
+    from perfscope.reports.pdf import render_pdf
+
+    return render_pdf(report)
+
+
+RENDERERS: Mapping[str, Callable[[Report], bytes]] = {
+    "text": _text,
+    "json": _json,
+    "html": _html,
+    "pdf": _pdf,
+}

@@ -33,8 +33,23 @@ class Unit(Enum):
     FREQUENCY = "hz"
     TEMPERATURE = "celsius"
     EVENTS = "per_s"
-    SAMPLES = "samples_per_s"  # the title says so: cells hold the figure alone
+    SAMPLES = "samples_per_s"  # TITLED
     LOSS = "loss"
+
+
+# Units that titles of columns and axes state: cells and ticks hold the figure alone.
+TITLED: dict[Unit, str] = {Unit.SAMPLES: "samples/s"}
+
+
+def with_unit(title: str, unit: Unit) -> str:
+    """The title of an axis: ``Throughput (samples/s)``; of units whose figures say them, the title alone."""
+    return f"{title} ({TITLED[unit]})" if unit in TITLED else title
+
+
+def format_alone(unit: Unit, value: Value) -> str:
+    """`value` where no title states its unit: ``1,060 samples/s``."""
+    text = format_value(unit, value)
+    return f"{text} {TITLED[unit]}" if unit in TITLED and text != units.MISSING else text
 
 
 def format_value(unit: Unit, value: Value) -> str:

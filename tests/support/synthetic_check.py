@@ -252,7 +252,7 @@ def other_fingerprint() -> CheckResult:
     return check(
         "small-cnn",
         Outcome.INCONCLUSIVE,
-        "Not comparable: torch version differs, 2.12.1+cpu in base-1 and 2.13.0+cpu in head-1.",
+        "Inconclusive: Not comparable: torch version differs, 2.12.1+cpu in base-1 and 2.13.0+cpu in head-1.",
         reasons=(
             "Not comparable: number of CPUs differs, 4 in base-1 and 2 in head-1.",
             "Compare runs of the same fingerprint; allow the difference with `--allow torch`.",
@@ -292,7 +292,7 @@ def no_baseline() -> CheckResult:
     return check(
         "small-cnn",
         Outcome.NO_BASELINE,
-        "perf/baseline.json has no runs of small-cnn on this machine.",
+        "No baseline: perf/baseline.json has no runs of small-cnn on this machine.",
         reasons=("Make one: perfscope baseline update perf/baseline.json RUN…",),
         base=Side(label="perf/baseline.json"),
         head=Side(label="head", runs=runs("head", AGAIN_P10[:5])),
@@ -304,7 +304,8 @@ def failed() -> CheckResult:
     return check(
         "small-cnn",
         Outcome.FAILED,
-        "Nothing was measured of head: perfscope-runs/head-1: its command ended with exit code 3.",
+        "Measurement failed: nothing was measured of head: perfscope-runs/head-1: its command ended with "
+        "exit code 3.",
         base=Side(label="base", runs=runs("base", BASE_P10[:1])),
         left_out=(
             ExcludedRun(

@@ -223,7 +223,7 @@ def other_lengths(num_base: float, num_head: float) -> str:
 
 def nothing_measured(label: str, run: str, why: str, num_more: int) -> str:
     more = f" (and {num_more} more)" if num_more else ""
-    return f"Nothing was measured of {label}: {run}: {why}{more}."
+    return f"Measurement failed: nothing was measured of {label}: {run}: {why}{more}."
 
 
 def not_known(title: str, reason: str) -> str:

@@ -13,7 +13,7 @@ from perfscope.reports.display import visible
 from perfscope.reports.gate_history.chart import Break, HistoryChart, Level, RunPoint, SingleRun
 from perfscope.reports.model import Block, Column, Note, Section, Table, Unit
 from perfscope.reports.moments import utc
-from perfscope.reports.values import format_value
+from perfscope.reports.values import TITLED, format_value
 
 MOST_SESSIONS = 200  # in a chart: the newest
 
@@ -134,7 +134,7 @@ def _chart(series: RunSeries, identity: str, title: str, *, is_step: bool) -> Hi
     return HistoryChart(
         id=identity,
         title=title,
-        y_title="median step" if is_step else "samples/s",
+        y_title="median step" if is_step else TITLED[unit],
         unit=unit,
         points=points,
         levels=tuple(_levels(search, first)),

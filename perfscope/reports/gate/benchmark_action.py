@@ -26,8 +26,8 @@ from perfscope.gate.results import CheckResult
 from perfscope.reports.gate import wording
 from perfscope.reports.gate.document import Json, json_text
 from perfscope.reports.gate.side_figures import HeadFigure, head_figures
+from perfscope.reports.gate.units import FORMS
 
-_SCALES = {"ns": (1e6, "ms"), "bytes": (1 << 20, "MiB"), "joules": (1.0, "J"), "ratio": (0.01, "%")}
 _PER_SAMPLE = (1e6, "µs")  # microseconds in a second
 
 
@@ -48,7 +48,7 @@ def _entries(result: CheckResult) -> Iterator[Json]:
 
 
 def _as_it_is(name: str, figure: HeadFigure) -> Json:
-    size, unit = _SCALES.get(figure.metric.unit, (1.0, wording.shown(figure.metric.unit)))
+    size, unit = FORMS[figure.metric.unit].chart
     return {
         "name": f"{name}: {wording.shown(figure.metric.title)}",
         "unit": unit,

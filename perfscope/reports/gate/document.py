@@ -16,7 +16,7 @@ missing figure is null, never NaN and never 0.
                        hint; state (ok, worse, unproven, better, unknown), base, head (medians over runs),
                        worse (share by which head is worse; negative = better), low, high (its 95 %
                        interval), p (one-sided), num_base, num_head (runs), paired, fails (whether this
-                       alone makes a regression), reason
+                       alone makes a regression), reason, in_reasons (headline or reasons state it)
     base, head         label; runs[]: name, fingerprint, metrics and absent (both by metric id), num_steps,
                        phases, composition, layers[], collectives[], surroundings, clean, clean_reason,
                        disturbed_ratio, problem, side, pair: as in `gate.records`

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
+from perfscope.gate.metrics import MetricUnit
 from perfscope.gate.records import RunFigures
 from perfscope.gate.results import CheckResult, MetricVerdict, Moved, Outcome
 from perfscope.messages.sentences import capital
@@ -164,8 +165,8 @@ def _moved_row(kind: str, move: Moved) -> tuple[str, ...]:
     return (
         text(name) if kind == "part" else code(name),
         kind,
-        wording.figure("ns", move.base_ns),
-        wording.figure("ns", move.head_ns),
+        wording.figure(MetricUnit.NS, move.base_ns),
+        wording.figure(MetricUnit.NS, move.head_ns),
         wording.change_ns(move.change_ns),
         f"{wording.change_ns(move.low_ns)} … {wording.change_ns(move.high_ns)}",
         text(move.note),
@@ -215,9 +216,9 @@ def _run_row(label: str, run: RunFigures) -> tuple[str, ...]:
         "" if run.pair is None else str(run.pair),
         code(label),
         code(run.name),
-        wording.figure("ns", run.metrics.get("step_p10")),
-        wording.figure("ns", run.metrics.get("step_mean")),
-        wording.figure("per_s", run.metrics.get("throughput")),
+        wording.figure(MetricUnit.NS, run.metrics.get("step_p10")),
+        wording.figure(MetricUnit.NS, run.metrics.get("step_mean")),
+        wording.figure(MetricUnit.PER_S, run.metrics.get("throughput")),
         f"{run.num_steps:,}",
         f"{code(commit[:12])}{dirty}" if commit else "",
     )

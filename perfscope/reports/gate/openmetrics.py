@@ -28,15 +28,9 @@ from perfscope.gate.records import BASE, HEAD
 from perfscope.gate.results import CheckResult, MetricVerdict, Outcome, State
 from perfscope.reports.exposition import Sample, family
 from perfscope.reports.gate import wording
+from perfscope.reports.gate.units import FORMS
 
 PREFIX = "perfscope_check"
-_UNITS = {
-    "ns": ("seconds", 1e-9),
-    "per_s": ("samples_per_second", 1.0),
-    "bytes": ("bytes", 1.0),
-    "ratio": ("ratio", 1.0),
-    "joules": ("joules", 1.0),
-}
 _NOT_A_NAME = re.compile("[^a-zA-Z0-9_]")
 
 
@@ -96,7 +90,7 @@ def _lines(result: CheckResult) -> Iterator[str]:
 
 
 def _figures(verdict: MetricVerdict, labels: dict[str, str]) -> Iterator[str]:
-    unit, factor = _UNITS.get(verdict.metric.unit, ("", 1.0))
+    unit, factor = FORMS[verdict.metric.unit].exposition
     samples = [
         ({**labels, "side": side}, finite * factor)
         for side, value in ((BASE, verdict.base), (HEAD, verdict.head))
@@ -104,7 +98,7 @@ def _figures(verdict: MetricVerdict, labels: dict[str, str]) -> Iterator[str]:
     ]
     hint = f": {verdict.metric.hint}" if verdict.metric.hint else ""
     help_ = f"{verdict.metric.title}, median over runs{hint}."
-    yield from _gauge("_".join(filter(None, (_name(verdict.metric), unit))), unit, help_, samples)
+    yield from _gauge(f"{_name(verdict.metric)}_{unit}", unit, help_, samples)
 
 
 def _judgements(verdicts: Sequence[MetricVerdict], labels: dict[str, str]) -> Iterator[str]:

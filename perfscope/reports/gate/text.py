@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
+from perfscope.gate.metrics import MetricUnit
 from perfscope.gate.results import CheckResult, MetricVerdict, Moved, Outcome
 from perfscope.messages.sentences import capital
 from perfscope.reports.gate import wording
@@ -116,8 +117,8 @@ def _cause(result: CheckResult, width: int, pen: _Pen) -> Iterator[str]:
 def _moved(move: Moved) -> tuple[str, ...]:
     return (
         wording.moved_name(move),
-        wording.figure("ns", move.base_ns),
-        wording.figure("ns", move.head_ns),
+        wording.figure(MetricUnit.NS, move.base_ns),
+        wording.figure(MetricUnit.NS, move.head_ns),
         wording.change_ns(move.change_ns),
         f"{wording.change_ns(move.low_ns)} … {wording.change_ns(move.high_ns)}",
     )

@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 
 from perfscope import units
-from perfscope.gate.metrics import DECIDES, GateMetric
+from perfscope.gate.metrics import DECIDES, GateMetric, MetricUnit
 from perfscope.gate.records import Fingerprint
 from perfscope.gate.results import (
     CheckResult,
@@ -27,6 +27,7 @@ from perfscope.messages.gate.verdict import fingerprint_words
 from perfscope.messages.lists import counted, first_of
 from perfscope.messages.sentences import capital, clause
 from perfscope.reports.display import visible
+from perfscope.reports.gate.units import FORMS
 
 NAME, SENTENCE = 120, 400  # characters of a name and of a sentence that are shown
 MOST_SENTENCES = 12
@@ -44,7 +45,6 @@ STATE = {
     "better": "better",
     "unknown": "unknown",
 }
-_SYMBOL = {"ns": "s", "per_s": "/s", "bytes": "B", "ratio": "", "joules": "J"}
 _ENORMOUS = 1e18
 _RESTATE = ("step_mean", "throughput")
 _LINE_COMMAND = re.compile(r"^(\s*):(?=:)")
@@ -72,10 +72,7 @@ def finite(value: float | None) -> float | None:
 
 def verdict_line(result: CheckResult) -> str:
     """The verdict in one sentence that begins with its word: ``Regression: a step takes …``."""
-    word, headline = WORD[result.outcome], sentence(result.headline)
-    if headline.casefold().startswith(word.casefold()):
-        return headline
-    return f"{word}: {headline}" if headline else f"{word}."
+    return sentence(result.headline) or f"{WORD[result.outcome]}."
 
 
 def is_doubtful(result: CheckResult) -> bool:
@@ -110,22 +107,14 @@ def duration(seconds: float) -> str:
     return f"{hours:,} h {minutes} min" if hours else f"{minutes} min {left} s"
 
 
-def figure(unit: str, value: float | None) -> str:
+def figure(unit: MetricUnit, value: float | None) -> str:
     """A metric's value with its unit; an en dash where there is none."""
-    number = finite(value)
+    number, forms = finite(value), FORMS[unit]
     if number is None:
         return units.MISSING
     if abs(number) >= _ENORMOUS:
-        return f"{number / 1e9 if unit == 'ns' else number:.3g} {_SYMBOL.get(unit, '')}".rstrip()
-    if unit == "ns":
-        return units.format_ns(number)
-    if unit == "bytes":
-        return units.format_bytes(number)
-    if unit == "ratio":
-        return units.format_ratio(number)
-    if unit == "joules":
-        return units.format_si(number * 1e3, "mJ") if abs(number) < 1 else units.format_si(number, "J")
-    return f"{number:,.0f} /s" if abs(number) >= 100 else f"{number:.3g} /s"
+        return f"{number * forms.exposition[1]:.3g} {forms.symbol}".rstrip()
+    return forms.text(number)
 
 
 def share(value: float | None, digits: int = 1) -> str:
@@ -217,18 +206,15 @@ def warnings_of(result: CheckResult) -> list[str]:
 
 
 def reasons_of(result: CheckResult) -> list[str]:
-    return [text for reason in result.reasons if (text := sentence(reason)) and text not in result.headline][
-        :MOST_SENTENCES
-    ]
+    return [text for reason in result.reasons if (text := sentence(reason))][:MOST_SENTENCES]
 
 
 def remarks_of(result: CheckResult) -> list[str]:
     """What the verdicts of single metrics add: ``Input wait: known of 4 pairs only.``"""
-    headline_text = " ".join((result.headline, *result.reasons))
     by_sentence: dict[str, list[str]] = {}
     verdicts = judged(result)
     for verdict in verdicts:
-        if verdict.reason and verdict.reason not in headline_text:
+        if verdict.reason and not verdict.in_reasons:
             by_sentence.setdefault(clause(sentence(verdict.reason)), []).append(shown(verdict.metric.title))
     return [
         f"{'Every metric' if len(titles) == len(verdicts) > 1 else '; '.join(titles)}: {reason}."
@@ -282,7 +268,7 @@ def moved_name(move: Moved) -> str:
 def change_ns(value: float | None) -> str:
     """A signed time: ``+2.41 ms``."""
     number = finite(value)
-    return figure("ns", number) if not number else f"{_sign(number)}{figure('ns', abs(number))}"
+    return f"{_sign(number) if number else ''}{figure(MetricUnit.NS, number and abs(number))}"
 
 
 def _sign(value: float) -> str:

@@ -16,22 +16,16 @@ from perfscope.messages.gate.explanation import PARTS
 from perfscope.messages.lists import counted, first_of
 from perfscope.messages.sentences import capital, clause, in_sentence
 from perfscope.reports.display import visible
-from perfscope.reports.values import Unit, format_value
+from perfscope.reports.gate.units import FORMS
+from perfscope.reports.values import Unit, format_alone
 
 LONGEST = 600
 NO_BREAK = "\u00a0"
-_UNITS = {
-    "ns": Unit.TIME,
-    "per_s": Unit.SAMPLES,
-    "bytes": Unit.BYTES,
-    "ratio": Unit.RATIO,
-    "joules": Unit.ENERGY,
-}
 _NAMES = {"step_p10": "step time", "step_mean": "mean step time"}  # in a sentence; others: their titles
 
 
 def unit_of(metric: GateMetric) -> Unit:
-    return _UNITS.get(metric.unit, Unit.NUMBER)
+    return FORMS[metric.unit].column
 
 
 def metric_name(metric: GateMetric) -> str:
@@ -40,8 +34,7 @@ def metric_name(metric: GateMetric) -> str:
 
 
 def value_text(metric: GateMetric, value: float | None) -> str:
-    text = format_value(unit_of(metric), value)
-    return f"{text} samples/s" if metric.unit == "per_s" and text != units.MISSING else text
+    return format_alone(unit_of(metric), value)
 
 
 def change_text(change: LevelChange) -> str:

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from perfscope import units
-from perfscope.analysis.learning import LearningPoint, LearningResult, NoiseScale
+from perfscope.analysis.learning import LearningResult, NoiseScale
 from perfscope.analysis.results import RunAnalysis
 from perfscope.messages.lists import counted
 from perfscope.reports.display import visible
+from perfscope.reports.learning_axes import SENT, STEPS, TIME, learning_curve
 from perfscope.reports.model import Block, Column, Curve, CurveChart, FactList, Section, Table, Unit
-
-_AXES: tuple[tuple[str, str, Unit, Callable[[LearningPoint], float | None]], ...] = (
-    ("steps", "steps", Unit.COUNT, lambda point: float(point.step)),
-    ("time", "training time, without evaluations", Unit.TIME, lambda point: point.train_ns),
-    ("bytes", "bytes sent by all ranks", Unit.BYTES, lambda point: point.bytes),
-)
 
 
 def learning_section(analysis: RunAnalysis) -> Section | None:
@@ -86,48 +81,32 @@ def _amount(text: str, missing: str | None) -> str:
 
 
 def _charts(learning: LearningResult) -> Iterator[CurveChart]:
-    for figure, title, unit, best, read in (
-        ("accuracy", "Held-out accuracy", Unit.RATIO, learning.best_accuracy, _accuracy),
-        ("auc", "Held-out AUC", Unit.RATIO, learning.best_auc, _auc),
-        ("loss", "Held-out loss", Unit.LOSS, learning.best_loss, _loss),
+    for figure, title, unit, best in (
+        ("accuracy", "Held-out accuracy", Unit.RATIO, learning.best_accuracy),
+        ("auc", "Held-out AUC", Unit.RATIO, learning.best_auc),
+        ("loss", "Held-out loss", Unit.LOSS, learning.best_loss),
     ):
-        for axis, x_title, x_unit, x_of in _AXES:
-            points = [
-                (float(x), float(y))
-                for point in learning.points
-                if (x := x_of(point)) is not None and (y := read(point)) is not None
-            ]
-            if len(points) < 2 or points[-1][0] <= points[0][0]:
+        for axis in (STEPS, TIME, SENT):
+            curve = learning_curve(title, learning.points, axis, figure)
+            if curve is None or curve.x[-1] <= curve.x[0]:
                 continue
-            across = (points[0][0], points[-1][0])
-            curves = [Curve(label=title, x=tuple(x for x, _ in points), y=tuple(y for _, y in points))]
+            curves = [curve]
+            across = (curve.x[0], curve.x[-1])
             if best is not None:
                 curves.append(
                     Curve(label="best that the data allows", x=across, y=(best, best), kind="level")
                 )
             yield CurveChart(
-                id=f"learning-{figure}-{axis}",
-                title=f"{title} against {axis}",
-                x_title=x_title,
+                id=f"learning-{figure}-{axis.name}",
+                title=f"{title} against {axis.name}",
+                x_title=axis.title,
                 y_title=title[0].lower() + title[1:],
                 curves=tuple(curves),
-                x_unit=x_unit,
+                x_unit=axis.unit,
                 y_unit=unit,
                 y_zero=False,
                 caption=f"On {counted(learning.num_held_out, 'sample')} that no step was trained on.",
             )
-
-
-def _accuracy(point: LearningPoint) -> float | None:
-    return point.accuracy
-
-
-def _auc(point: LearningPoint) -> float | None:
-    return point.auc
-
-
-def _loss(point: LearningPoint) -> float | None:
-    return point.loss
 
 
 def _points_table(learning: LearningResult) -> Table:

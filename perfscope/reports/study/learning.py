@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
-from perfscope.analysis.learning import LearningPoint
 from perfscope.analysis.study.results import LearningRanking, SchemeStudy, StudyAnalysis
 from perfscope.messages.comparison.learning import basis_words
 from perfscope.messages.lists import counted
 from perfscope.reports.curve_layout import MOST_CURVES
 from perfscope.reports.display import visible
+from perfscope.reports.learning_axes import SENT, TIME, learning_curve
 from perfscope.reports.model import (
     Block,
     Column,
-    Curve,
     CurveChart,
     IntervalBar,
     IntervalBars,
@@ -28,10 +27,6 @@ _UNITS = {
     RankBasis.COST: Unit.NUMBER,
     RankBasis.GOODPUT: Unit.SAMPLES,
 }
-_AXES: tuple[tuple[str, str, Unit, Callable[[LearningPoint], float | None]], ...] = (
-    ("time", "training time, without evaluations", Unit.TIME, lambda point: point.train_ns),
-    ("bytes", "bytes sent by all ranks", Unit.BYTES, lambda point: point.bytes),
-)
 
 
 def ranking_blocks(study: StudyAnalysis, schemes: SchemeStudy, suffix: str) -> Iterator[Block]:
@@ -95,27 +90,23 @@ def _table(ranking: LearningRanking, suffix: str) -> Table:
 
 def _curves(study: StudyAnalysis, schemes: SchemeStudy, suffix: str) -> Iterator[CurveChart]:
     """Held-out accuracy of the first run of each setting."""
-    for axis, x_title, unit, x_of in _AXES:
+    for axis in (TIME, SENT):
         curves = []
         for row in schemes.rows:
             learning = study.run(row.runs[0]).learning
-            points = [
-                (float(x), point.accuracy)
-                for point in (learning.points if learning is not None else ())
-                if (x := x_of(point)) is not None and point.accuracy is not None
-            ]
-            if len(points) > 1:
-                x_values, y_values = zip(*points, strict=True)
-                curves.append(Curve(label=visible(row.title, 60), x=x_values, y=y_values))
+            points = learning.points if learning is not None else ()
+            curve = learning_curve(visible(row.title, 60), points, axis, "accuracy")
+            if curve is not None:
+                curves.append(curve)
         if not curves or max(curve.x[-1] for curve in curves) <= 0:
             continue
         yield CurveChart(
-            id=f"study-accuracy-{axis}{suffix}",
-            title=f"Held-out accuracy against {axis}",
-            x_title=x_title,
+            id=f"study-accuracy-{axis.name}{suffix}",
+            title=f"Held-out accuracy against {axis.name}",
+            x_title=axis.title,
             y_title="held-out accuracy",
             curves=tuple(curves[:MOST_CURVES]),
-            x_unit=unit,
+            x_unit=axis.unit,
             y_unit=Unit.RATIO,
             y_zero=False,
             caption="The first run of each setting.",
