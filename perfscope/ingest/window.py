@@ -25,6 +25,8 @@ from perfscope.ingest.table import TimelineFile
 from perfscope.ingest.timeline import TimelineBuilder
 from perfscope.rundir import layout
 from perfscope.rundir.documents import read_document
+from perfscope.rundir.records import LayersRecord
+from perfscope.rundir.typed import read_as
 from perfscope.vocabulary.steps import StepSource
 
 
@@ -247,9 +249,9 @@ class _Window:
 
 
 def renamed_layers(file: WindowFile) -> dict[str, str]:
-    """Layers whose model had bare names until the process had a second model -> their names since."""
+    """LayersRecord.renamed; empty for an import, and where it is damaged (noted by the reader of the run)."""
     try:
-        renamed = read_document(file.source.parent.parent / layout.LAYERS_JSON).get("renamed")
+        document = read_document(file.source.parent.parent / layout.LAYERS_JSON)
     except (FileNotFoundError, UnreadableFileError):
-        return {}  # an import has none; a damaged one is noted where the run is read
-    return {str(old): str(new) for old, new in renamed.items()} if isinstance(renamed, dict) else {}
+        return {}
+    return read_as(LayersRecord, document).renamed

@@ -35,6 +35,7 @@ from perfscope.rundir.links import refuse_links
 from perfscope.rundir.migrations import migrate
 from perfscope.rundir.opening import MAX_LINES_BYTES, read_bounded
 from perfscope.rundir.recording import LOCK, claim, release
+from perfscope.rundir.records import rank_record
 from perfscope.rundir.writer import create_run_dir, write_json
 
 _STAGING = "staging"
@@ -148,7 +149,7 @@ def _collect(sources: Sequence[MergeSource], target: Path, parts: Sequence[Manif
     if before != manifest:
         write_json(target / layout.RUN_JSON, manifest)
         changed = True
-    attached = tuple(sorted({process.rank for process in _processes(target) if process.meta is not None}))
+    attached = tuple(sorted({process.rank for process in _processes(target) if process.record is not None}))
     expected = manifest.get("expected_ranks")
     notes = manifest.get("attach_notes")
     wanted = expected if isinstance(expected, int) else 0
@@ -206,8 +207,10 @@ def _present(target: Path) -> bool:
 
 def _processes(folder: Path) -> tuple[RankProcess, ...]:
     attempts = [attempt for tried in all_attempts(folder).values() for attempt in tried]
+    documents = [(attempt, _read_json(attempt.path / layout.RANK_JSON)) for attempt in attempts]
     return tuple(
-        RankProcess(attempt=attempt, meta=_read_json(attempt.path / layout.RANK_JSON)) for attempt in attempts
+        RankProcess(attempt=attempt, record=None if document is None else rank_record(document))
+        for attempt, document in documents
     )
 
 
@@ -249,7 +252,7 @@ def _fullness(process: RankProcess) -> tuple[bool, bool, int, int, int, int]:
     ]
     windows = [path.name for path in files if path.parent.name == layout.WINDOWS]
     return (
-        process.meta is not None,
+        process.record is not None,
         process.is_finished,
         process.attempt.count_steps(),
         len({name.removesuffix(".gz") for name in windows}),

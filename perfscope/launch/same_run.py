@@ -11,6 +11,7 @@ from pathlib import Path
 from perfscope.errors import RunDirectoryError
 from perfscope.launch.merged_manifest import ManifestPart, as_mapping
 from perfscope.rundir.attempts import Attempt
+from perfscope.rundir.records import RankRecord
 
 _SLACK_NS = 5_000_000_000  # clocks of hosts differ, though Slurm itself fails at more than some seconds
 _LONGEST_START_NS = 600_000_000_000  # between the first and the last node of a job that begins
@@ -20,10 +21,10 @@ _BY_ORDER = "order of start"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankProcess:
-    """What one process left: `meta` is its rank.json, None where that was not written or not copied yet."""
+    """What one process left: `record` is its rank.json, None where that was not written or not copied yet."""
 
     attempt: Attempt
-    meta: Mapping[str, object] | None
+    record: RankRecord | None
 
     @property
     def rank(self) -> int:
@@ -31,25 +32,20 @@ class RankProcess:
 
     @property
     def is_finished(self) -> bool:
-        return self.meta is not None and self.meta.get("finished") is True
+        return self.record is not None and self.record.finished is True
 
     @property
     def name(self) -> tuple[object, ...] | None:
         """Names the process among all; None = not known."""
-        if self.meta is None:
+        if self.record is None:
             return None
         times = self.times
-        return self.meta.get("host"), self.meta.get("pid"), times[0] if times else None
+        return self.record.host, self.record.pid, times[0] if times else None
 
     @property
     def times(self) -> tuple[int, int] | None:
         """First and last moment its clock was read, unix ns."""
-        anchors = (self.meta or {}).get("anchors")
-        times = [
-            pair[1]
-            for pair in (anchors if isinstance(anchors, list) else [])
-            if isinstance(pair, list) and len(pair) == 2 and isinstance(pair[1], int)
-        ]
+        times = [unix_ns for _, unix_ns in self.record.anchors] if self.record is not None else []
         return (min(times), max(times)) if times else None
 
     def is_same(self, other: RankProcess) -> bool:
@@ -128,16 +124,16 @@ def _clashes(
         size
         for _, processes in (first, another)
         for p in processes
-        if (size := (p.meta or {}).get("world_size"))
+        if p.record is not None and (size := p.record.world_size)
     }
     if len(sizes) > 1:
-        sizes_text = " and ".join(str(size) for size in sorted(map(str, sizes)))
+        sizes_text = " and ".join(str(size) for size in sorted(sizes))
         yield f"the ranks of {first[0]} and {another[0]} are of worlds of {sizes_text} ranks"
     for process in first[1]:
         for other in by_rank.get(process.rank, []):
-            if process.meta is None or other.meta is None or process.is_same(other):
+            if process.record is None or other.record is None or process.is_same(other):
                 continue
-            if _BY_ORDER in (process.meta.get("rank_source"), other.meta.get("rank_source")):
+            if _BY_ORDER in (process.record.rank_source, other.record.rank_source):
                 yield (
                     f"their processes did not know their ranks, so both {first[0]} and {another[0]} "
                     f"count from rank {process.rank}"

@@ -188,10 +188,16 @@ class LayerRow(Record, frozen=True):
 
 
 class LayersRecord(Record, frozen=True):
-    """layers.json: modules in order of registration; `root` is the type of the outermost one."""
+    """layers.json: modules in order of registration.
+
+    Attributes:
+        root: type of the outermost one.
+        renamed: layers whose model had bare names until the process had a second model -> their names since.
+    """
 
     root: str | None = None
     layers: tuple[LayerRow, ...] = ()
+    renamed: dict[str, str] = msgspec.field(default_factory=dict)
 
 
 class Exit(Record, frozen=True):
@@ -243,6 +249,27 @@ class SlurmJob(Record, frozen=True):
     neighbours: tuple[NodeLook, ...] = ()
 
 
+class FrameworkRunRecord(Record, frozen=True):
+    """What `perfscope bench run --framework` was asked, and which program trained.
+
+    Attributes:
+        how: the program's way to train, in words.
+        version: of the framework.
+        data: what the samples are.
+    """
+
+    threads: Count | None = None
+    dtype: str = ""
+    input_shape: tuple[Count, ...] = ()
+    how: str = ""
+    version: str = ""
+    learning_rate: float | None = None
+    momentum: float | None = None
+    seed: int | None = None
+    data: str | None = None
+    num_classes: Count | None = None
+
+
 class Options(Record, frozen=True):
     """What was asked for, of `perfscope run` and of what called it; `RunRecord.all_options` has all.
 
@@ -250,6 +277,7 @@ class Options(Record, frozen=True):
         sampling: None = switched off; UNSET = a run of before this was recorded.
         cluster: spec of the emulated cluster; None = real hosts.
         overhead: share of the run's time that recording may cost.
+        framework_run: None = not a run of `perfscope bench run --framework`.
     """
 
     trace: bool | None = None
@@ -259,6 +287,7 @@ class Options(Record, frozen=True):
     ceilings: str | None = None
     cluster: str | None = None
     overhead: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
+    framework_run: FrameworkRunRecord | None = None
 
     @property
     def no_trace(self) -> bool:

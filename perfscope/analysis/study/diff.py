@@ -346,8 +346,9 @@ def _scheme(run: StudyRun, analysis: RunAnalysis) -> dict[str, object]:
     }
     nested = {
         f"{name}.{key}": value
-        for name in ("axes", "mesh", "learning_rate")
-        for key, value in mapping(scheme.get(name)).items()
+        for name, entries in scheme.items()
+        if name in ("axes", "mesh", "learning_rate")
+        for key, value in mapping(entries).items()
     }
     git = analysis.run.git
     commit = {"git commit": git.commit, "git dirty": git.dirty} if git is not None else {}

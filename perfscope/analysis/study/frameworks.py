@@ -26,6 +26,7 @@ from perfscope.analysis.study.repeats import center_interval
 from perfscope.analysis.study.results import WARN, Problem, StudyRun
 from perfscope.messages.comparison import frameworks as words
 from perfscope.messages.study import ranks
+from perfscope.rundir.records import FrameworkRunRecord
 from perfscope.vocabulary.causes import Cause
 from perfscope.vocabulary.comparison import ProblemKind, StudyPart
 from perfscope.vocabulary.figures import Figure
@@ -83,8 +84,8 @@ def _facets(runs: Sequence[StudyRun]) -> dict[ProblemKind, Callable[[StudyRun], 
             replace(run, world_size=1)
         ),  # one rank uses no network
         ProblemKind.OTHER_BATCH: _batch_of_rank if weak else _batch,
-        ProblemKind.OTHER_THREADS: lambda run: _threads(run.framework_run.get("threads")),
-        ProblemKind.OTHER_MODEL: lambda run: "x".join(map(str, run.framework_run.get("input_shape") or ())),
+        ProblemKind.OTHER_THREADS: lambda run: _threads(_asked(run).threads),
+        ProblemKind.OTHER_MODEL: lambda run: "x".join(map(str, _asked(run).input_shape)),
     }
 
 
@@ -96,9 +97,9 @@ def _batch_of_rank(run: StudyRun) -> str:
     return words.samples_per_rank(run.samples_per_rank or 0.0)
 
 
-def _threads(num: object) -> str:
+def _threads(num: int | None) -> str:
     """That were asked for: what frameworks say of themselves is not one and the same figure."""
-    return words.threads_per_rank(num) if isinstance(num, int) and num else ""
+    return words.threads_per_rank(num) if num else ""
 
 
 def _study(runs: Sequence[StudyRun], title: str) -> FrameworkStudy:
@@ -135,14 +136,14 @@ def _sizes(runs: Sequence[StudyRun]) -> list[int]:
 
 def _trained(runs: Sequence[StudyRun]) -> str:
     """What all of them share."""
-    first, settings = runs[0], runs[0].framework_run
+    first, settings = runs[0], _asked(runs[0])
     batches = {run.batch for run in runs}
-    shape = "x".join(map(str, settings.get("input_shape") or ()))
+    shape = "x".join(map(str, settings.input_shape))
     samples = first.samples_per_rank if len(batches) > 1 else first.batch
     facts = [
         words.samples_trained(samples, shape, per_rank=len(batches) > 1) if samples else "",
-        _threads(settings.get("threads")),
-        str(settings.get("dtype") or first.dtype),
+        _threads(settings.threads),
+        settings.dtype or first.dtype,
     ]
     return ", ".join(filter(None, facts))
 
@@ -166,12 +167,12 @@ def _row(
             for size, parities in agreement.items()
             if parities is not None and not (is_reference and parities.agrees is not False)
         },
-        how=next((str(how) for run in runs if (how := run.framework_run.get("how"))), ""),
+        how=next((how for run in runs if (how := _asked(run).how)), ""),
     )
 
 
 def _version(runs: Sequence[StudyRun]) -> str:
-    versions = [str(run.framework_run.get("version") or run.framework_version) for run in runs]
+    versions = [_asked(run).version or run.framework_version for run in runs]
     return " and ".join(sorted({version for version in versions if version}))
 
 
@@ -228,17 +229,18 @@ def _against(references: Sequence[StudyRun], run: StudyRun) -> Parity:
 def _unlike(run: StudyRun, other: StudyRun) -> list[str]:
     """Settings that decide losses and differ, in words."""
     first, then = run.framework_run, other.framework_run
-    if not first or not then:
+    if first is None or then is None:
         return []
-    return [
-        words.trained_with(name, _word(then.get(name)), _word(first.get(name)))
-        for name in words.SETTINGS
-        if first.get(name) != then.get(name)
-    ]
+    pairs = [(name, getattr(then, name), getattr(first, name)) for name in words.SETTINGS]
+    return [words.trained_with(name, _word(is_), _word(was)) for name, is_, was in pairs if is_ != was]
+
+
+def _asked(run: StudyRun) -> FrameworkRunRecord:
+    return run.framework_run or FrameworkRunRecord()
 
 
 def _word(value: object) -> str:
-    return "x".join(map(str, value)) if isinstance(value, list) else f"{value}"
+    return "x".join(map(str, value)) if isinstance(value, tuple) else f"{value}"
 
 
 def _missing(rows: Sequence[FrameworkRow], reference: str) -> list[Missing]:

@@ -11,7 +11,7 @@ one run share its placement, its cache and its neighbors).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
 from msgspec import Struct
 
@@ -28,8 +28,9 @@ from perfscope.analysis.study.figures import Interval as Interval
 from perfscope.analysis.study.framework_results import FrameworkStudy as FrameworkStudy
 from perfscope.analysis.study.pareto_results import ParetoPoint
 from perfscope.analysis.study.step_results import StepDifference, StepPart
-from perfscope.rundir.records import LayersRecord, RankRecord
+from perfscope.rundir.records import FrameworkRunRecord, LayersRecord, Options, RankRecord
 from perfscope.rundir.scheme_records import BenchRecord
+from perfscope.rundir.typed import read_as
 from perfscope.vocabulary.causes import Cause
 from perfscope.vocabulary.comparison import CannotTell, ProblemKind, RankBasis, StudyPart
 from perfscope.vocabulary.efficiency import PopFactor
@@ -182,10 +183,10 @@ class StudyRun(Struct, frozen=True, kw_only=True):
     losses: tuple[float | None, ...] = ()  # by step, mean over ranks; None where one of them knows no number
 
     @property
-    def framework_run(self) -> Mapping[str, Any]:
-        """What `perfscope bench run --framework` was asked; {} of any other run."""
-        record = self.options.get("framework_run")
-        return record if isinstance(record, Mapping) else {}
+    def framework_run(self) -> FrameworkRunRecord | None:
+        """What `perfscope bench run --framework` was asked; None of any other run."""
+        record = read_as(Options, self.options).framework_run
+        return None if record == FrameworkRunRecord() else record
 
     @property
     def samples_per_rank(self) -> float | None:

@@ -67,7 +67,7 @@ def verdict_of(
         action=REPEAT_QUIETLY if doubt is CannotTell.RUNS_DISTURBED else _action(rows, pair, runs),
     )
     if ranking is not None:
-        verdict = _by_learning(verdict, ranking, _unequal(rows))
+        verdict = _by_learning(verdict, headline, ranking, _unequal(rows))
     return verdict, turns, by_batch
 
 
@@ -80,8 +80,10 @@ def _doubt(winner: SchemeRow, second: SchemeRow, pair: Pair) -> CannotTell | Non
     return None
 
 
-def _by_learning(verdict: SchemeVerdict, ranking: LearningRanking, unequal: str) -> SchemeVerdict:
-    """The ranking's verdict; what samples/s say follows as a reason.
+def _by_learning(
+    verdict: SchemeVerdict, speeds: str, ranking: LearningRanking, unequal: str
+) -> SchemeVerdict:
+    """The ranking's verdict; what samples/s say (`speeds`) follows as a reason.
 
     Goodput predicts, so that what is unequal (see _unequal) is still said, and losses decide.
     """
@@ -95,7 +97,6 @@ def _by_learning(verdict: SchemeVerdict, ranking: LearningRanking, unequal: str)
     if doubt is CannotTell.ONE_RUN_EACH:  # of the samples/s; times to the target have intervals of their own
         doubt = None
     headline = ranking.headline if doubt is None else cannot_tell(doubt, ranking.headline)
-    speeds = verdict.headline.partition(" Measured: ")[2] if verdict.cannot_tell else verdict.headline
     return replace(
         verdict,
         winner="" if ranking.level is not False else ranking.rows[0].title,

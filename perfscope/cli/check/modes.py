@@ -290,12 +290,12 @@ def _base(asked: CheckOptions) -> Iterator[_Base]:
         imports = own_imports(tree, asked.argv, os.environ)
         missing = tree.missing(asked.argv)
         lacks = f"Git does not keep {', '.join(missing)}: give --link {missing[0]}." if missing else ""
-        refused = ""
+        of_tree, of_imports, refused = list(tree.notes), list(imports.notes), ""
         if tree.identical:
-            refused = tree.notes[0]
+            refused = of_tree.pop(0)
         elif imports.shadowed:
-            refused = imports.notes[0]
-        notes = tuple(note for note in (*tree.notes, *imports.notes, lacks) if note and note != refused)
+            refused = of_imports.pop(0)
+        notes = tuple(filter(None, (*of_tree, *of_imports, lacks)))
         if not refused:
             for note in notes:
                 say(f"note: {note}")

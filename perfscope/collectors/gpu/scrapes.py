@@ -22,8 +22,11 @@ from perfscope.errors import RunDirectoryError, TraceError, UnreadableFileError
 from perfscope.rundir import layout
 from perfscope.rundir.documents import read_document
 from perfscope.rundir.files import replacing
+from perfscope.rundir.host_records import GpuRow, TopologyRecord
 from perfscope.rundir.metrics import Series
+from perfscope.rundir.records import decode_run
 from perfscope.rundir.samples import HostSamples, read_samples
+from perfscope.rundir.typed import read_as
 
 _BESIDE_NS = 60_000_000_000  # before the start and after the end of the run: scrapes are seconds apart
 _HOST_LABELS = ("Hostname", "hostname", "node", "kubernetes_node", "instance")
@@ -173,11 +176,11 @@ def _named(seen: set[str]) -> str:
 
 def _read_run(run_dir: Path) -> _Run:
     try:
-        manifest = read_document(run_dir / layout.RUN_JSON)
+        run, _ = decode_run(read_document(run_dir / layout.RUN_JSON))
     except FileNotFoundError:
         raise RunDirectoryError(f"{run_dir} is no run: it has no {layout.RUN_JSON}") from None
-    start, end = manifest.get("start_unix_ns"), manifest.get("end_unix_ns")
-    if type(start) is not int or type(end) is not int:
+    start, end = run.start_unix_ns, run.end_unix_ns
+    if start is None or end is None:
         raise RunDirectoryError(f"{run_dir}: the run does not say when it began and ended; is it running?")
     folder = run_dir / layout.HOSTS
     hosts = sorted(entry.name for entry in folder.iterdir() if entry.is_dir()) if folder.is_dir() else []
@@ -189,18 +192,16 @@ def _read_run(run_dir: Path) -> _Run:
         except (OSError, UnreadableFileError):
             samples[host] = None
         for gpu in _gpus(folder / host / layout.TOPOLOGY_JSON):
-            by_uuid[str(gpu.get("uuid"))] = (host, str(gpu.get("index")))
+            by_uuid[gpu.uuid] = (host, str(gpu.index))
     return _Run(path=run_dir, start_ns=start, end_ns=end, hosts=hosts, by_uuid=by_uuid, samples=samples)
 
 
-def _gpus(path: Path) -> list[dict[str, Any]]:
+def _gpus(path: Path) -> list[GpuRow]:
     try:
-        gpus = read_document(path).get("gpus")
+        document = read_document(path)
     except (OSError, UnreadableFileError):
         return []
-    return (
-        [gpu for gpu in gpus if isinstance(gpu, dict) and gpu.get("uuid")] if isinstance(gpus, list) else []
-    )
+    return [gpu for gpu in read_as(TopologyRecord, document).gpus if gpu.uuid]
 
 
 def _write(run: _Run, host: str, gpus: _OfHost) -> None:

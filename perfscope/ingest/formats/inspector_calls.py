@@ -128,11 +128,12 @@ def ingest_records(file: WindowFile) -> IngestSummary:
         TraceError: no line can be used.
         OSError: the timeline cannot be written.
     """
-    reading, notes = _Reading(), []
+    reading, notes, ends_early = _Reading(), [], False
     try:
         for line in lines_of(file.source):
             reading.add(line)
     except TraceError as error:
+        ends_early = True
         notes.append(f"the file ends early: {str(error).rpartition(': ')[2]}")
     kept = len(reading.columns["start"])
     if not kept:
@@ -161,7 +162,7 @@ def ingest_records(file: WindowFile) -> IngestSummary:
         events_dropped=reading.num_dropped,
         events_skipped=0,
         unclassified=(),
-        salvaged=reading.num_dropped > 0 or (len(notes) > 0 and notes[0].startswith("the file ends")),
+        salvaged=reading.num_dropped > 0 or ends_early,
         notes=tuple(notes),
         lanes=lanes,
         steps=(),

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
 
-from perfscope.errors import TraceError
+from perfscope.errors import TraceError, UnreadableFileError
 from perfscope.ingest.collectives import Collective, canonical
 from perfscope.ingest.formats.hlo import NOWHERE, Instruction, Module, Modules
 from perfscope.ingest.formats.trace import UNKNOWN, FrameworkTrace
@@ -19,6 +18,8 @@ from perfscope.ingest.formats.xplane import XEvent, XLine, XPlane, read_xspace
 from perfscope.ingest.inflate import read_whole
 from perfscope.rundir import layout
 from perfscope.rundir.documents import read_document
+from perfscope.rundir.records import LayersRecord
+from perfscope.rundir.typed import read_as
 
 MARK_DEVICES = "perfscope.devices:"  # + "device=process,..." of every device, by probes/jax/trace.py
 WORLD = "jax"  # the group of all processes, as in rank.json
@@ -269,7 +270,7 @@ def _leaves(events: list[XEvent]) -> list[XEvent]:
 def _known_layers(path: Path) -> frozenset[str]:
     """Names in the rank's layers.json, two folders up; none for a trace that lies alone."""
     try:
-        document: dict[str, Any] = read_document(path.parent.parent / layout.LAYERS_JSON)
-        return frozenset(str(row["layer"]) for row in document["layers"])
-    except (OSError, ValueError, KeyError, TypeError):
+        document = read_document(path.parent.parent / layout.LAYERS_JSON)
+    except (OSError, UnreadableFileError):
         return frozenset()
+    return frozenset(row.layer for row in read_as(LayersRecord, document).layers)

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, field
 
 from perfscope.errors import TraceError, UnreadableFileError
 from perfscope.ingest.collectives import Collective, from_kernel_name
@@ -33,7 +33,9 @@ from perfscope.ingest.formats.trace import FrameworkTrace, Ints
 from perfscope.ingest.formats.xplane import XEvent, XLine, XPlane, read_xspace
 from perfscope.rundir import layout
 from perfscope.rundir.documents import read_document
+from perfscope.rundir.records import LayersRecord
 from perfscope.rundir.schema import KINDS, PHASES
+from perfscope.rundir.typed import Record, read_as
 
 _ENVIRONMENT, _STARTED = "Task Environment", "profile_start_time"
 _HOST = "/host:CPU"
@@ -83,6 +85,15 @@ def read_tensorflow(path: Path) -> FrameworkTrace:
     return reader.trace
 
 
+class TensorFlowRank(Record, frozen=True):
+    """What the probe of TensorFlow adds to rank.json."""
+
+    optimizers: tuple[str, ...] = ()
+    collective_ops: dict[str, dict[str, Any]] = field(default_factory=dict)
+    groups: tuple[dict[str, Any], ...] = ()
+    main_tid: int | None = None
+
+
 class _RankFacts(Struct, frozen=True):
     """What the probe wrote beside the trace; empty for a file that lies by itself."""
 
@@ -96,17 +107,15 @@ class _RankFacts(Struct, frozen=True):
     @classmethod
     def beside(cls, path: Path) -> _RankFacts:
         folder = path.parent.parent
-        meta, model = _document(folder / layout.RANK_JSON), _document(folder / layout.LAYERS_JSON)
-        rows = [row for row in _items(model.get("layers")) if isinstance(row, dict)]
-        root = model.get("root")
-        operators = meta.get("collective_ops")
+        rank = read_as(TensorFlowRank, _document(folder / layout.RANK_JSON))
+        model = read_as(LayersRecord, _document(folder / layout.LAYERS_JSON))
         return cls(
-            layers=tuple(str(row["layer"]) for row in rows if row.get("layer")),
-            root=root if isinstance(root, str) else None,
-            optimizers=tuple(str(name) for name in _items(meta.get("optimizers"))),
-            collectives=dict(operators) if isinstance(operators, dict) else {},
-            groups=tuple(group for group in _items(meta.get("groups")) if isinstance(group, dict)),
-            main_tid=main_tid if isinstance(main_tid := meta.get("main_tid"), int) else None,
+            layers=tuple(row.layer for row in model.layers if row.layer),
+            root=model.root,
+            optimizers=rank.optimizers,
+            collectives=rank.collective_ops,
+            groups=rank.groups,
+            main_tid=rank.main_tid,
         )
 
 
@@ -115,10 +124,6 @@ def _document(path: Path) -> dict[str, Any]:
         return read_document(path)
     except (OSError, UnreadableFileError):
         return {}
-
-
-def _items(value: object) -> list[Any]:
-    return value if isinstance(value, list) else []
 
 
 def _started(planes: list[XPlane], host: XPlane) -> int:
