@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from msgspec import Struct, structs
 
@@ -112,6 +112,7 @@ class Table(Struct, frozen=True, kw_only=True):
     print_rows: int = 60  # rows on paper; the others are counted there, and are in the HTML and JSON
     terminal_rows: int = 0  # rows in a terminal; 0: the table is left to the HTML
     row_notes: tuple[RowNote | None, ...] = ()
+    terminal_form: Literal["columns", "reasons", "sentences", "episodes", "changes", "none"] = "columns"
     terminal_title: bool = False  # whether the terminal shows the title: it states over what time sums go
     cards: bool = False
     heat: tuple[tuple[str, ...], ...] = ()
@@ -446,11 +447,21 @@ Block = Table | Chart | TopologyPicture | Note | FactList | FindingList | Timeli
 
 
 class Section(Struct, frozen=True, kw_only=True):
+    """A part of a report.
+
+    Attributes:
+        in_terminal: what of it a terminal shows without being asked for it.
+        tables: those that a terminal shows: "chosen" and "spaced" (with a blank line in front of each block)
+            those with `terminal_rows`, "every" all of them, with titles and captions.
+    """
+
     id: str
     title: str
     blocks: tuple[Block, ...]
     lead: str = ""  # one sentence under the title: what the section says
     in_notices: bool = False  # the report's notices say all of it
+    in_terminal: Literal["all", "blocks", "lead", "nothing"] = "all"
+    tables: Literal["chosen", "spaced", "every"] = "chosen"
 
 
 class KeyFigure(Struct, frozen=True, kw_only=True):

@@ -46,12 +46,7 @@ MOST_BARS = 16
 MOST_FINDINGS = 4
 MOST_MISSING = 8
 MOST_DISTURBANCES = 5
-AIRY = ("machine", "traffic")  # sections of several tables, with a blank line between
-STUDY = ("study-", "history-")  # how ids of tables begin that are all worth a terminal
-MOST_STUDY_ROWS = 24
-PROBLEMS = "study-problems"
-DIFF = "study-diff-"
-SAID = ("study-fits-table", "study-turns-table")  # their sentences say it all: a table would cut them
+MOST_STUDY_ROWS = 24  # of tables of a section that shows every one
 
 # Each part has its own character, so that bars read without color.
 FILL = {
@@ -133,32 +128,31 @@ def _head(report: Report, width: int, style: Style) -> Iterator[str]:
 
 
 def _section(section: Section, width: int, style: Style) -> Iterator[str]:
-    if section.id in ("run", "steps", "provenance"):
-        if section.id == "provenance" and section.lead:
-            yield from wrapped(section.lead, width)
-        return
-    yield from _body(section, width, style)
+    if section.in_terminal == "lead":
+        yield from wrapped(section.lead, width) if section.lead else ()
+    elif section.in_terminal != "nothing":
+        yield from _body(section, width, style)
 
 
 def _body(section: Section, width: int, style: Style) -> Iterator[str]:
-    if section.lead and section.id not in ("findings", "counters"):
+    if section.lead and section.in_terminal != "blocks":
         yield from wrapped(section.lead, width)
     has_text = bool(section.lead)
     for block in section.blocks:
         if isinstance(block, FindingList):
             yield from _findings(block, width, style)
             continue
-        lines = list(_block(block, width, style))
-        compares = section.id.startswith(STUDY)
-        if lines and has_text and (section.id in AIRY or compares):
+        every = section.tables == "every"
+        lines = list(_block(block, width, style, every=every))
+        if lines and has_text and section.tables != "chosen":
             yield ""
-        if lines and compares and not isinstance(block, Note):
+        if lines and every and not isinstance(block, Note):
             yield f"  {style.bold(head(getattr(block, 'title', ''), width - 2))}"
         has_text = has_text or bool(lines)
         yield from lines
 
 
-def _block(block: Block, width: int, style: Style) -> Iterator[str]:
+def _block(block: Block, width: int, style: Style, *, every: bool) -> Iterator[str]:
     if isinstance(block, Note):
         yield from wrapped(block.text, width)
     elif isinstance(block, StackedBars) and all(part.key in FILL for part in block.parts):
@@ -166,7 +160,7 @@ def _block(block: Block, width: int, style: Style) -> Iterator[str]:
     elif isinstance(block, (CurveChart, IntervalBars, HistoryChart)):
         yield from _plotted(block, width, style)
     elif isinstance(block, Table):
-        yield from _table_or_list(block, width, style)
+        yield from _table_or_list(block, width, style, every=every)
     elif isinstance(block, TopologyPicture):
         for machine in block.machines:
             yield from wrapped(f"{machine.title}: {machine.summary}", width)
@@ -319,16 +313,18 @@ def bar_columns(values: tuple[float, ...], longest: float, room: int) -> list[in
     return columns
 
 
-def _table_or_list(table: Table, width: int, style: Style) -> Iterator[str]:
-    if table.id in ("missing-table", f"{PROBLEMS}-table"):
-        yield from _missing(table, width, style)
-    elif table.id == "disturbance-table":
-        yield from _disturbances(table, width, style)
-    elif table.id.startswith(SAID) and table.rows:
-        yield from _sayings(table, width, style)
-    elif table.id.startswith(DIFF) and table.rows and len(table.columns) <= 4 and _is_wordy(table):
-        yield from _changes(table, width, style)
-    elif table.id.startswith(STUDY) and table.rows:
+def _table_or_list(table: Table, width: int, style: Style, *, every: bool) -> Iterator[str]:
+    forms = {
+        "reasons": _missing,
+        "episodes": _disturbances,
+        "sentences": _sayings,
+        "changes": _changes,
+    }
+    if table.terminal_form == "none":
+        return
+    if table.terminal_form in forms:
+        yield from forms[table.terminal_form](table, width, style) if table.rows else ()
+    elif every and table.rows:
         yield from _table(table, width, style, MOST_STUDY_ROWS)
         yield from (style.quiet(line) for line in wrapped(table.caption, width))
     elif table.terminal_rows and table.rows:
@@ -357,10 +353,6 @@ def _disturbances(table: Table, width: int, style: Style) -> Iterator[str]:
         yield from (style.quiet(line) for line in wrapped("; ".join(facts), width, "     "))
     if len(table.rows) > MOST_DISTURBANCES:
         yield style.quiet(f"  {len(table.rows) - MOST_DISTURBANCES:,} more in the HTML report.")
-
-
-def _is_wordy(table: Table) -> bool:
-    return not any(column.key == "change" for column in table.columns)
 
 
 def _changes(table: Table, width: int, style: Style) -> Iterator[str]:

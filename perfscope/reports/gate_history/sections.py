@@ -38,6 +38,7 @@ from perfscope.reports.gate_history.wording import (
     unit_of,
 )
 from perfscope.reports.model import Block, Column, Note, Section, Table, Unit, Value
+from perfscope.reports.values import with_unit
 
 MOST_SHOWN = 300  # sessions in charts: the newest
 MOST_PARTS_TOLD = 3
@@ -64,6 +65,7 @@ def history_section(trend: Trend, number: int, title: str) -> Section:
         blocks.append(_left_out(trend, prefix))
     return Section(
         id=prefix,
+        tables="every",
         title=title,
         blocks=tuple(blocks),
         lead=visible(fingerprint_words(trend.fingerprint), LONGEST),
@@ -138,7 +140,7 @@ def _chart(trend: Trend, metric_id: str, identity: str, keys: Sequence[str] = ()
     return HistoryChart(
         id=identity,
         title=f"{metric.title} over {counted(len(points), 'session')}",
-        y_title=metric.title + (" (samples/s)" if metric.unit == "per_s" else ""),
+        y_title=with_unit(metric.title, unit_of(metric)),
         unit=unit_of(metric),
         points=points,
         breaks=tuple(

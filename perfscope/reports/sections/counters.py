@@ -89,7 +89,13 @@ def counters_section(analysis: RunAnalysis) -> Section | None:
     block = counters_block(machine, tracks, "counters-chart", "Counters over the run")
     if block is None:
         return None
-    return Section(id="counters", title="Counters over the run", lead=_lead(machine), blocks=(block,))
+    return Section(
+        id="counters",
+        title="Counters over the run",
+        lead=_lead(machine),
+        blocks=(block,),
+        in_terminal="blocks",
+    )
 
 
 def of_memory(track: CounterTrack) -> bool:

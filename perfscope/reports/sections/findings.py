@@ -29,6 +29,7 @@ def findings_section(analysis: RunAnalysis) -> Section:
             cards[-1] = replace(cards[-1], symptoms=(*cards[-1].symptoms, card), symptoms_title=SYMPTOMS)
     return Section(
         id="findings",
+        in_terminal="blocks",
         title="Recommendations",
         lead="The verdict, then interference, then causes by the most that removing each alone can save. "
         "Savings overlap."

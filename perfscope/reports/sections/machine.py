@@ -50,7 +50,7 @@ def machine_section(analysis: RunAnalysis) -> Section | None:
         if shared is not None:
             blocks.append(Note(text=f"For every peak: {measured_under_pressure(shared)}."))
     blocks += _sampler_blocks(machine)
-    return Section(id="machine", title="Machine", blocks=tuple(blocks))
+    return Section(id="machine", title="Machine", blocks=tuple(blocks), tables="spaced")
 
 
 def _tone(machine: MachineAnalysis) -> str:
@@ -116,6 +116,7 @@ def _disturbance_table(machine: MachineAnalysis) -> Table:
     ranked = sorted(machine.disturbances, key=lambda d: (not d.within_steps, -_weight(d)))
     return Table(
         id="disturbance-table",
+        terminal_form="episodes",
         title="Disturbances",
         caption=_disturbance_caption(ranked),
         columns=(

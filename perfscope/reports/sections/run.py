@@ -31,6 +31,7 @@ def missing_section(analysis: RunAnalysis) -> Section:
         return Section(id="missing", title="Not collected", blocks=(note,))
     table = Table(
         id="missing-table",
+        terminal_form="reasons",
         title="Missing metrics and their reasons",
         columns=(
             Column(key="what", title="What", primary=True),
@@ -46,7 +47,7 @@ def missing_section(analysis: RunAnalysis) -> Section:
 def provenance_section(analysis: RunAnalysis) -> Section:
     if not analysis.provenance:
         note = Note(text="No trace file was read.", tone="caution")
-        return Section(id="provenance", title="Data sources", blocks=(note,))
+        return Section(id="provenance", title="Data sources", blocks=(note,), in_terminal="lead")
     listed = _listed(analysis.provenance)
     left_out = len(analysis.provenance) - len(listed)
     table = Table(
@@ -84,6 +85,7 @@ def provenance_section(analysis: RunAnalysis) -> Section:
         blocks.append(kernels)
     return Section(
         id="provenance",
+        in_terminal="lead",
         title="Data sources",
         lead=_provenance_lead(analysis.provenance),
         blocks=tuple(blocks),
@@ -175,7 +177,7 @@ def run_section(analysis: RunAnalysis) -> Section:
     )
     if used_by_others := neighbour_note(analysis.run):
         blocks.append(used_by_others)
-    return Section(id="run", title="The run", blocks=tuple(blocks))
+    return Section(id="run", title="The run", blocks=tuple(blocks), in_terminal="nothing")
 
 
 def command_text(run: RunRecord) -> str:

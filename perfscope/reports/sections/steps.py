@@ -314,7 +314,7 @@ def series_section(analysis: RunAnalysis) -> Section:
     series = {rank: durations for rank, durations in sorted(analysis.step_series.items()) if durations}
     if not series:
         reason = "No step times: neither the always-on probe nor the trace recorded any step."
-        return Section(id="steps", title="Step times", blocks=(Note(text=reason, tone="caution"),))
+        return _steps_section((Note(text=reason, tone="caution"),))
     if len(series) <= MOST_LINES:
         lines = tuple(_line(f"rank {rank}", durations) for rank, durations in series.items())
         caption = ""
@@ -324,7 +324,7 @@ def series_section(analysis: RunAnalysis) -> Section:
     longest = max(len(durations) for durations in series.values())
     if longest < 2:
         note = Note(text="One step per rank is too few for a chart.")
-        return Section(id="steps", title="Step times", blocks=(note, _steps_table(analysis)))
+        return _steps_section((note, _steps_table(analysis)))
     if longest > MOST_POINTS:
         thinned = f"Each point covers up to {-(-longest // MOST_POINTS)} steps; bands show their extremes."
         caption = f"{caption} {thinned}".strip()
@@ -337,12 +337,12 @@ def series_section(analysis: RunAnalysis) -> Section:
         shaded=traced_stretches(analysis),
         steps=point_steps(analysis, -(-longest // MOST_POINTS)),
     )
-    return Section(
-        id="steps",
-        title="Step times",
-        lead=_series_lead(analysis),
-        blocks=(chart, *step_histogram(analysis), _steps_table(analysis)),
-    )
+    blocks: tuple[Block, ...] = (chart, *step_histogram(analysis), _steps_table(analysis))
+    return _steps_section(blocks, _series_lead(analysis))
+
+
+def _steps_section(blocks: tuple[Block, ...], lead: str = "") -> Section:
+    return Section(id="steps", title="Step times", lead=lead, blocks=blocks, in_terminal="nothing")
 
 
 def traced_stretches(analysis: RunAnalysis) -> tuple[tuple[int, int], ...]:

@@ -44,7 +44,13 @@ def traffic_section(analysis: RunAnalysis) -> Section | None:
         blocks.append(_energy_table(machine))
     if not blocks:
         return None
-    return Section(id="traffic", title="Memory, links and energy", lead=_lead(machine), blocks=tuple(blocks))
+    return Section(
+        id="traffic",
+        title="Memory, links and energy",
+        lead=_lead(machine),
+        blocks=tuple(blocks),
+        tables="spaced",
+    )
 
 
 def _lead(machine: MachineAnalysis) -> str:

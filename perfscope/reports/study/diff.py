@@ -44,6 +44,7 @@ def diff_sections(study: StudyAnalysis) -> list[Section]:
     return [
         Section(
             id="study-diff",
+            tables="every",
             title="What changed",
             lead=visible(_lead(study, diff), LONGEST),
             blocks=present or (Note(text="The two runs do not differ."),),
@@ -91,6 +92,7 @@ def _table(section: DiffSection, diff: RunDiff) -> Table:
     columns.append(Column(key="note", title="Note"))
     return Table(
         id=f"study-diff-{visible(section.id, 40)}",
+        terminal_form="changes" if wordy else "columns",
         title=visible(section.title, 120),
         columns=tuple(columns),
         rows=tuple(_row(row, single, wordy, bool(diff.refused)) for row in section.rows),

@@ -40,6 +40,7 @@ from perfscope.reports.study.formatting import (
     times,
 )
 from perfscope.reports.study.losses import loss_charts
+from perfscope.reports.values import TITLED
 
 NO_KERNEL = "No kernel"
 _NO_KERNEL_HINT = "share of the traced step with no operator, communication, copy or data wait on its threads"
@@ -114,6 +115,7 @@ def _section(study: StudyAnalysis, of_model: FrameworkStudy, suffix: str) -> Sec
     ]
     return Section(
         id=f"study-frameworks{suffix}",
+        tables="every",
         title=f"Frameworks side by side: {visible(of_model.title, 160)}",
         lead=f"{lead} {visible(of_model.trained, LONGEST)}.".rstrip(" .") + ".",
         blocks=tuple(block for block in blocks if block is not None),
@@ -222,7 +224,7 @@ def _speeds(of_model: FrameworkStudy, suffix: str) -> IntervalBars | None:
     return IntervalBars(
         id=f"study-framework-speed{suffix}",
         title="Throughput, median over repeats",
-        axis_title="samples per second",
+        axis_title=TITLED[Unit.SAMPLES],
         unit=Unit.SAMPLES,
         bars=tuple(
             IntervalBar(

@@ -25,6 +25,7 @@ def problems_section(study: StudyAnalysis) -> Section | None:
         return None
     table = Table(
         id="study-problems-table",
+        terminal_form="reasons",
         title="Read this first",
         columns=(
             Column(key="what", title="What it means", primary=True),
@@ -46,7 +47,7 @@ def problems_section(study: StudyAnalysis) -> Section | None:
     warnings = sum(problem.severity != REFUSE for problem in study.problems)
     title = "What may not be compared" if warnings < len(study.problems) else "Caveats"
     in_notices = warnings <= MOST_WARNINGS
-    return Section(id="study-problems", title=title, blocks=(table,), in_notices=in_notices)
+    return Section(id="study-problems", title=title, blocks=(table,), in_notices=in_notices, tables="every")
 
 
 def _texts(gap: Missing) -> tuple[str, str]:
@@ -66,10 +67,11 @@ def missing_section(study: StudyAnalysis) -> Section:
             labels.append(run.label)
     if not gaps:
         note = Note(text="All metrics of this report were collected.")
-        return Section(id="study-missing", title=title, blocks=(note,))
+        return Section(id="study-missing", title=title, blocks=(note,), tables="every")
     everywhere = len(study.runs)
     table = Table(
         id="missing-table",
+        terminal_form="reasons",
         title="Missing metrics and their reasons",
         columns=(
             Column(key="what", title="What", primary=True),
@@ -83,7 +85,7 @@ def missing_section(study: StudyAnalysis) -> Section:
             for (what, reason), labels in gaps.items()
         ),
     )
-    return Section(id="study-missing", title=title, blocks=(table,))
+    return Section(id="study-missing", title=title, blocks=(table,), tables="every")
 
 
 def _single_ranks(study: StudyAnalysis) -> set[str]:
@@ -115,6 +117,7 @@ def runs_section(study: StudyAnalysis, started: Mapping[str, int]) -> Section:
     grouping = visible(study.by_reason, LONGEST)
     return Section(
         id="study-runs",
+        tables="every",
         title="The runs",
         lead=f"Grouped by {_by(study.by)}: {grouping}." if study.by and grouping else "",
         blocks=tuple(blocks),
@@ -160,6 +163,7 @@ def _compared(study: StudyAnalysis, started: Mapping[str, int]) -> Table:
 def _locations(study: StudyAnalysis) -> Table:
     return Table(
         id="runs-places",
+        terminal_form="none",
         title="Where they ran, and how",
         columns=(
             Column(key="label", title="Run", primary=True),

@@ -74,6 +74,7 @@ def _section(series: ScalingSeries, suffix: str, headline: str) -> Section:
     title = "How it scales"
     return Section(
         id=f"study-scaling{suffix}",
+        tables="every",
         title=f"{title}: {visible(series.name, 120)}" if suffix and series.name else title,
         lead=visible(series.sentence, LONGEST) if series.sentence != headline else "",
         blocks=tuple(block for block in blocks if block is not None),
@@ -404,6 +405,7 @@ def _fits_table(series: ScalingSeries, suffix: str) -> Table | None:
         return None
     return Table(
         id=f"study-fits-table{suffix}",
+        terminal_form="sentences",
         title="Laws fitted to these points",
         columns=(
             Column(key="law", title="Law", primary=True),

@@ -35,6 +35,7 @@ from perfscope.reports.study.formatting import (
 from perfscope.reports.study.learning import ranking_blocks
 from perfscope.reports.study.losses import loss_charts
 from perfscope.reports.study.pareto import pareto_blocks
+from perfscope.reports.values import TITLED
 from perfscope.vocabulary.efficiency import ACCEPTABLE, SPLIT_BY_HOST, PopFactor
 
 MOST_PAIRED = 16  # settings in the matrix; it must fit a page
@@ -69,6 +70,7 @@ def _section(study: StudyAnalysis, schemes: SchemeStudy, suffix: str) -> Section
     ]
     return Section(
         id=f"study-schemes{suffix}",
+        tables="every",
         title=f"{title}: {visible(schemes.title, 160)}" if suffix and schemes.title else title,
         lead=visible(schemes.title, LONGEST),
         blocks=tuple(block for block in blocks if block is not None),
@@ -98,7 +100,7 @@ def _speeds(schemes: SchemeStudy, suffix: str) -> IntervalBars | None:
     return IntervalBars(
         id=f"study-speed-bars{suffix}",
         title="Throughput, median over repeats",
-        axis_title="samples per second",
+        axis_title=TITLED[Unit.SAMPLES],
         unit=Unit.SAMPLES,
         bars=tuple(
             IntervalBar(
@@ -357,6 +359,7 @@ def _turns(schemes: SchemeStudy, suffix: str) -> Iterator[Block]:
 def _turns_table(turning: list[Turn], suffix: str) -> Table:
     return Table(
         id=f"study-turns-table{suffix}",
+        terminal_form="sentences",
         title="Crossover with bandwidth",
         columns=(
             Column(key="challenger", title="Challenger", primary=True),
@@ -391,6 +394,7 @@ def _turns_table(turning: list[Turn], suffix: str) -> Table:
 def _batch_turns_table(schemes: SchemeStudy, suffix: str) -> Table:
     return Table(
         id=f"study-turns-table-batch{suffix}",
+        terminal_form="sentences",
         title="Crossover with batch size",
         columns=(
             Column(key="challenger", title="Challenger", primary=True),
