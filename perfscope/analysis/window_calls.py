@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 
 from perfscope.analysis import intervals as iv
 from perfscope.analysis.breakdown import Activity, bounds_of
-from perfscope.analysis.call_pieces import pieces, summed
 from perfscope.analysis.comm_record import payload
 from perfscope.analysis.group_axes import NAMELESS, CommGroup
-from perfscope.analysis.intervals import Int64, distinct_pairs, one_of
+from perfscope.analysis.intervals import Int64, distinct, distinct_pairs, one_of
 from perfscope.analysis.recorded_buckets import RecordedBuckets, recorded_buckets
 from perfscope.analysis.served_layers import ServedLayers, served_layers
 from perfscope.analysis.spans import (
@@ -249,9 +248,9 @@ def _calls_of(
     has_elements = (in_bytes >= 0) & (width > 0)
     is_message = one_of(collective, POINT_TO_POINT) & (spans.device[rows] < 0)
     thread = np.where(is_message, spans.lane[rows], -1)
-    call, begin, stop = pieces(start, end, thread)
+    call, begin, stop = _pieces(start, end, thread)
     hidden_parts = iv.shares_of(hidden, begin, stop, begins)
-    waited, begin, stop = pieces(waited_from(spans)[rows], end, thread)
+    waited, begin, stop = _pieces(waited_from(spans)[rows], end, thread)
     exposed_parts = iv.shares_of(exposed, begin, stop, begins)
     return WindowCalls(
         row=rows - windows.rows[windows.window_of_row[rows]],
@@ -259,8 +258,8 @@ def _calls_of(
         group=group_of,
         layer=layer[rows],
         phase=spans.phase[rows],
-        exposed=summed(waited, exposed_parts, len(rows)),
-        hidden=summed(call, hidden_parts, len(rows)),
+        exposed=_summed(waited, exposed_parts, len(rows)),
+        hidden=_summed(call, hidden_parts, len(rows)),
         elements=np.where(has_elements, in_bytes // np.maximum(width, 1), -1),
         integer=is_integer[dtype[rows]],
         bytewise=(width == 1) & ~is_integer[dtype[rows]],
@@ -280,3 +279,28 @@ def _calls_of(
 def _element_bytes(dtype: str) -> int:
     lowered = dtype.lower()
     return next((size for size, names in _ELEMENT_BYTES if any(name in lowered for name in names)), 0)
+
+
+def _pieces(start: Int64, end: Int64, thread: Int64) -> tuple[Int64, Int64, Int64]:
+    """Call, start and end of the times that calls have a part in.
+
+    A CPU backend's span of a message ends when the thread has waited for it, perhaps long after it was sent.
+    So of the messages of a thread that are under way at once, the thread waits for the one that ends first.
+
+    Args:
+        start, end: of the calls, shape (calls,).
+        thread: of messages of CPU backends; -1 = any other call.
+    """
+    threadless = np.flatnonzero(thread < 0)
+    parts: list[tuple[Int64, Int64, Int64]] = [(threadless, start[threadless], end[threadless])]
+    for number in distinct(thread[thread >= 0]).tolist():
+        calls = np.flatnonzero(thread == number)
+        index, begins, ends = iv.first_ending(start[calls], end[calls])
+        parts.append((calls[index], begins, ends))
+    call, begin, stop = (np.concatenate([part[column] for part in parts]) for column in range(3))
+    return call, begin, stop
+
+
+def _summed(call: Int64, parts: NDArray[np.float64], num_calls: int) -> NDArray[np.float64]:
+    """Parts of calls, by call."""
+    return np.bincount(call, parts, num_calls).astype(np.float64)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import sys
 from collections.abc import Callable
@@ -50,6 +51,11 @@ def left_out_notice(name: str | Path, reason: str) -> None:
     from perfscope.reports.display import visible
 
     notice(visible(f"{name}: left out, {reason}", 600))
+
+
+def this_command() -> str:
+    """The command that runs, as a shell takes it."""
+    return shlex.join(["perfscope", *sys.argv[1:]])
 
 
 def print_paged(text: str) -> None:

@@ -8,8 +8,6 @@ from contextlib import contextmanager
 
 from perfscope.errors import UsageError
 
-ENGINES = ("local", "dask", "mpi")
-
 
 @contextmanager
 def executor_or_local(executor: Executor | None) -> Iterator[Executor | None]:
@@ -28,7 +26,7 @@ def open_executor(
     """An Executor, and none of its workers is left when the context ends.
 
     Args:
-        engine: one of ENGINES.
+        engine: "local", "dask" or "mpi".
         jobs: worker processes that are started here; None = one per CPU.
         scheduler: of dask: its address or file.
 

@@ -24,7 +24,8 @@ from hypothesis import strategies as st  # noqa: E402
 
 from perfscope.runners import carriers  # noqa: E402
 from perfscope.runners.comm import Call, Group, Ledger  # noqa: E402
-from perfscope.runners.compression.int8 import BLOCK, Int8Exchange  # noqa: E402
+from perfscope.runners.compression.gathering import BLOCK  # noqa: E402
+from perfscope.runners.compression.int8 import Int8Exchange  # noqa: E402
 from perfscope.runners.compression.onebit import OneBitExchange  # noqa: E402
 from perfscope.runners.compression.powersgd import PowerSgdExchange, squarest  # noqa: E402
 from perfscope.runners.compression.registry import (  # noqa: E402

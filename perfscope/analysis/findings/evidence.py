@@ -31,10 +31,11 @@ from perfscope.analysis.results import (
 from perfscope.analysis.server import ServerLoad
 from perfscope.analysis.waits.outside import SlowOutside
 from perfscope.analysis.whatif.analyze import NOTHING, WhatIfs
+from perfscope.analysis.whatif.results import WhatIf
 from perfscope.analysis.whole_run.growth import StepGrowth
 from perfscope.analysis.whole_run.results import WholeRun
 from perfscope.messages.advice import advice_key
-from perfscope.messages.findings.facts import Basis, PartOfStep
+from perfscope.messages.findings.facts import Basis, PartOfStep, Prediction
 from perfscope.rundir.records import RankRecord, RunRecord
 from perfscope.vocabulary.run_parts import RunPart
 from perfscope.vocabulary.workload import Workload
@@ -155,3 +156,8 @@ class Evidence(Struct, frozen=True, kw_only=True):
 
     def of_step(self, part_ns: float) -> PartOfStep:
         return PartOfStep(part_ns=part_ns, step_ns=self.step, has_step_marks=self.has_step_marks)
+
+
+def prediction_of(what_if: WhatIf) -> Prediction:
+    """What the sentence of a finding says of its replay."""
+    return Prediction(change=what_if.title, step_ns=what_if.step_ns, caution=what_if.caution)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from perfscope.analysis.findings.evidence import Evidence
+from perfscope.analysis.findings.evidence import Evidence, prediction_of
 from perfscope.analysis.results import Finding
 from perfscope.analysis.whatif.parallel import EQUAL_EXPERTS
 from perfscope.messages.findings.experts import UnequalExperts
-from perfscope.messages.findings.facts import Prediction
 from perfscope.vocabulary.findings import FindingKind
 
 UNEQUAL = 1.1  # most loaded rank over the mean from which on loads differ notably
@@ -24,7 +23,7 @@ def unequal(evidence: Evidence) -> Finding | None:
             imbalance=worst.imbalance,
             wait_ns=sum(layer.wait_ns for layer in experts.layers),
             num_layers=len(experts.layers),
-            prediction=Prediction(change=what_if.title, step_ns=what_if.step_ns, caution=what_if.caution),
+            prediction=prediction_of(what_if),
         ),
         gain_ns=what_if.gain_ns,
         gain_ratio=what_if.gain_ratio,

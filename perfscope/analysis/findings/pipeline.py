@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from perfscope.analysis.findings.evidence import Evidence
+from perfscope.analysis.findings.evidence import Evidence, prediction_of
 from perfscope.analysis.pipeline.results import Pipeline
 from perfscope.analysis.results import Finding
 from perfscope.analysis.whatif.parallel import EQUAL_STAGES, IDEAL_BUBBLE
-from perfscope.analysis.whatif.results import WhatIf
-from perfscope.messages.findings.facts import Prediction
 from perfscope.messages.findings.pipeline import LargeBubble, UnequalStages
 from perfscope.vocabulary.findings import FindingKind
 
@@ -35,7 +33,7 @@ def unequal_stages(evidence: Evidence) -> Finding | None:
             fastest_ns=fastest.compute_ns,
             relative=slowest.relative,
             imbalance_ns=pipeline.bubble.imbalance_ns,
-            prediction=_prediction(what_if),
+            prediction=prediction_of(what_if),
         ),
         gain_ns=what_if.gain_ns,
         gain_ratio=what_if.gain_ratio,
@@ -62,7 +60,7 @@ def bubble(evidence: Evidence) -> Finding | None:
             measured_ratio=pipeline.bubble.measured_ratio,
             ideal_ratio=pipeline.bubble.ideal_ratio,
             parts_ns=_parts(pipeline),
-            prediction=_prediction(what_if),
+            prediction=prediction_of(what_if),
             stages_ns=stages_ns,
         ),
         gain_ns=what_if.gain_ns - stages_ns,
@@ -73,7 +71,3 @@ def bubble(evidence: Evidence) -> Finding | None:
 def _parts(pipeline: Pipeline) -> dict[str, int]:
     names = ("fill", "drain", "imbalance", "late_sends", "other")
     return {name: getattr(pipeline.bubble, f"{name}_ns") for name in names}
-
-
-def _prediction(what_if: WhatIf) -> Prediction:
-    return Prediction(change=what_if.title, step_ns=what_if.step_ns, caution=what_if.caution)

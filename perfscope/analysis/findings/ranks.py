@@ -6,13 +6,12 @@ import math
 from collections import Counter
 
 from perfscope.analysis.experts.results import ExpertLayer
-from perfscope.analysis.findings.evidence import Evidence
+from perfscope.analysis.findings.evidence import Evidence, prediction_of
 from perfscope.analysis.rank_facts import are_on_cpus, num_devices
 from perfscope.analysis.results import CollectiveCall, Finding
 from perfscope.analysis.server import servers_of
 from perfscope.analysis.whatif.peers import SLOWER, Slow
-from perfscope.analysis.whatif.results import WhatIf
-from perfscope.messages.findings.facts import LateRank, LayerShare, Prediction, WaitOrTransfer
+from perfscope.messages.findings.facts import LateRank, LayerShare, WaitOrTransfer
 from perfscope.messages.findings.ranks import (
     BusyRank,
     Imbalance,
@@ -57,7 +56,7 @@ def slow_rank(evidence: Evidence) -> Finding | None:
             part_excess_ns=worst.part_excess_ns,
             phase=worst.phase,
             has_layers=worst.has_layers,
-            prediction=_prediction(what_if),
+            prediction=prediction_of(what_if),
             waited=evidence.of_step(by_it[1]) if by_it else None,
             late=by_it[0] if by_it else None,
             asleep=_asleep(evidence, worst.rank, worst.excess_ns) if worst.part == "idle" else None,
@@ -167,10 +166,6 @@ def _explains(layer: ExpertLayer, slow: Slow) -> bool:
     return mine[0].compute_ns * tokens <= _AS_FAST * time * mine[0].bytes
 
 
-def _prediction(what_if: WhatIf) -> Prediction:
-    return Prediction(change=what_if.title, step_ns=what_if.step_ns, caution=what_if.caution)
-
-
 def model_split(evidence: Evidence) -> Finding | None:
     """A model split over ranks so that one has more to compute."""
     what_if = evidence.what_ifs.of("perfect_balance")
@@ -199,7 +194,7 @@ def model_split(evidence: Evidence) -> Finding | None:
             least_ns=busy[least],
             mean_ns=sum(busy.values()) / len(busy),
             uneven=share,
-            prediction=_prediction(what_if),
+            prediction=prediction_of(what_if),
         ),
         gain_ns=what_if.gain_ns,
         gain_ratio=what_if.gain_ratio,
@@ -221,7 +216,7 @@ def late_start(evidence: Evidence) -> Finding | None:
         facts=LateStart(
             late=LateRank(rank=what_if.rank, num_late=times, num_calls=len(calls)),
             evidence=what_if.evidence,
-            prediction=_prediction(what_if),
+            prediction=prediction_of(what_if),
             waits=waits_of(evidence),
         ),
         gain_ns=what_if.gain_ns,
@@ -259,7 +254,7 @@ def imbalance(evidence: Evidence) -> Finding | None:
             arithmetic_ratio=evidence.arithmetic_ratio if larger is not None else None,
             samples=_more_samples(evidence, larger[0]) if larger is not None else None,
             gain_ratio=what_if.gain_ratio,
-            prediction=_prediction(what_if),
+            prediction=prediction_of(what_if),
         ),
         gain_ns=what_if.gain_ns,
         gain_ratio=what_if.gain_ratio,

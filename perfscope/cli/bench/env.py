@@ -75,12 +75,12 @@ def create_command(
         find_pins(framework or name),
         base,
         python=_python(python),
-        tell=_say,
+        tell=notice,
         index_url=index_url,
         build=build,
     )
     took = f" in {time.monotonic() - began:.0f} s" if done else "; nothing was to be done"
-    _say(f"the environment {name} is ready{took}")
+    notice(f"the environment {name} is ready{took}")
     if as_json:
         _print({"environment": made.as_json(), "changed": done})
         return
@@ -134,7 +134,7 @@ def remove_command(name: str, folder: Path | None, as_json: bool) -> None:
     if as_json:
         _print({"removed": str(env_dir)})
     else:
-        _say(f"{env_dir} is deleted")
+        notice(f"{env_dir} is deleted")
 
 
 def _python(python: str | None) -> str:
@@ -158,7 +158,3 @@ def _example(framework: str) -> str:
 def _print(document: dict[str, Any]) -> None:
     versioned = {"schema_version": SCHEMA_VERSION, **document}
     print_result(json.dumps(versioned, indent=1, ensure_ascii=False) + "\n")
-
-
-def _say(line: str) -> None:
-    notice(line)

@@ -15,7 +15,7 @@ import click
 from perfscope.cli.bench.options import default_threads
 from perfscope.cli.formatting import number
 from perfscope.cli.lazy_group import HELP
-from perfscope.cli.output import notice, print_result
+from perfscope.cli.output import notice, print_result, this_command
 from perfscope.errors import UsageError
 from perfscope.messages.lists import counted
 from perfscope.rundir.files import short_path
@@ -122,7 +122,7 @@ def command(
 
     old = load_cells(folder)
     for cell in changed_cells(cells, old):
-        _say(f"{cell.name}: its settings or its framework's release changed; it runs again")
+        notice(f"{cell.name}: its settings or its framework's release changed; it runs again")
     every = continued(cells, old, repeats, folder, retry_failed=retry_failed)
     if all(cell.skipped for cell in cells):
         reasons = "; ".join(dict.fromkeys(cell.skipped for cell in cells))
@@ -246,15 +246,15 @@ def _run(
     from perfscope.runners.frameworks.matrix import run_all, run_order, save_cells
     from perfscope.runners.sweep.execution import Interrupted, sole_user
 
-    with sole_user(folder, _say):
+    with sole_user(folder, notice):
         save_cells(every, folder)
         for cell in cells:
             if cell.skipped:
-                _say(f"{cell.name} is left out: {cell.skipped}")
+                notice(f"{cell.name} is left out: {cell.skipped}")
         done = sum(len(cell.runs_done) for cell in cells)
         left = len(run_order(cells))
         if done:
-            _say(f"{counted(done, 'run')} finished before" + ("" if left else "; nothing is left to run"))
+            notice(f"{counted(done, 'run')} finished before" + ("" if left else "; nothing is left to run"))
         try:
             run_all(
                 cells,
@@ -266,7 +266,7 @@ def _run(
                 ended=_ended,
             )
         except Interrupted as stop:
-            _say(f"interrupted; what is finished is kept, the same command goes on: {_same_command()}")
+            notice(f"interrupted; what is finished is kept, the same command goes on: {this_command()}")
             return 128 + stop.number
     return 0
 
@@ -278,9 +278,9 @@ def _line(at: int, total: int, text: str) -> None:
 def _ended(cell: FrameworkCell, run: Mapping[str, Any]) -> None:
     took = f"{run['seconds']:.0f} s"
     if run["status"] != "done":
-        _say(f"{cell.name} r{run['repeat']}: failed after {took}: {run['error']}")
+        notice(f"{cell.name} r{run['repeat']}: failed after {took}: {run['error']}")
         return
-    _say(f"{cell.name} r{run['repeat']}: {number(run['figures']['samples_per_s'])} samples/s ({took})")
+    notice(f"{cell.name} r{run['repeat']}: {number(run['figures']['samples_per_s'])} samples/s ({took})")
 
 
 def _compare(cells: Sequence[FrameworkCell], folder: Path) -> bool:
@@ -331,7 +331,7 @@ def _tell(cells: Sequence[FrameworkCell], folder: Path, as_json: bool) -> None:
     runs = [f"{short_path(folder)}/{run['path']}" for cell in cells for run in cell.runs_done]
     if len(runs) > 1:
         folder_text = quote(str(short_path(folder)))
-        _say(f"next: perfscope compare {folder_text}")
+        notice(f"next: perfscope compare {folder_text}")
 
 
 def _print_order(cells: Sequence[FrameworkCell], folder: Path, as_json: bool) -> None:
@@ -350,11 +350,3 @@ def _print_order(cells: Sequence[FrameworkCell], folder: Path, as_json: bool) ->
     if skipped:
         lines += ["", "Left out", *(f"  {cell.name}: {cell.skipped}" for cell in skipped)]
     print_result("\n".join(lines) + "\n")
-
-
-def _same_command() -> str:
-    return shlex.join(["perfscope", *sys.argv[1:]])
-
-
-def _say(line: str) -> None:
-    notice(line)

@@ -16,7 +16,7 @@ import click
 
 from perfscope.cli.bench.options import default_threads, planned, require_torch
 from perfscope.cli.lazy_group import HELP
-from perfscope.cli.output import notice, print_result
+from perfscope.cli.output import notice, print_result, this_command
 from perfscope.cli.slurm.array_options import sweep_options, taken_out
 from perfscope.errors import PerfscopeError, UsageError
 from perfscope.messages.lists import counted
@@ -293,7 +293,7 @@ def _run(
         finally:
             rows = _write_tables(study, folder)
     if code > 128:
-        _say(f"interrupted; what is finished is kept, the same command goes on: {_same_command()}")
+        _say(f"interrupted; what is finished is kept, the same command goes on: {this_command()}")
     elif any(run.status == FAILED for cell in study.wanted for run in cell.runs):
         code = code or 1
     if as_json:
@@ -417,10 +417,6 @@ def _cpu_name() -> str:
         return "unknown"
     names = (line.partition(":")[2].strip() for line in lines if line.startswith(("model name", "Model")))
     return next(names, "unknown")
-
-
-def _same_command() -> str:
-    return shlex.join(["perfscope", *sys.argv[1:]])
 
 
 def _say(line: str) -> None:

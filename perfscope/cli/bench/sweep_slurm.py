@@ -7,7 +7,6 @@ takes in what the tasks leave beside their runs. Killed or detached, it is simpl
 from __future__ import annotations
 
 import re
-import shlex
 import signal
 import sys
 import time
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from perfscope.cli.bench.progress import outcome
-from perfscope.cli.output import print_result
+from perfscope.cli.output import print_result, this_command
 from perfscope.cli.slurm.options import asked_of, resources_request
 from perfscope.cli.slurm.watch import Teller
 from perfscope.errors import UsageError
@@ -167,7 +166,7 @@ def run_on_slurm(
         return 0
     names_of_jobs = " ".join(jobs)
     if not wanted.wait:
-        say(f"array job {names_of_jobs} is submitted; the same command follows it: {_same_command()}")
+        say(f"array job {names_of_jobs} is submitted; the same command follows it: {this_command()}")
         raise LeftAlone(0)
     try:
         return _follow(",".join(jobs), keeper, wanted)
@@ -329,10 +328,6 @@ def _follow(jobs: str, keeper: Keeper, wanted: Wanted) -> int:
         why = f" ({', '.join(states)})" if states else ""
         say(
             f"{counted(len(left), 'run')} did not come to an end{why}: the same command submits what "
-            f"is missing: {_same_command()}"
+            f"is missing: {this_command()}"
         )
     return len(left)
-
-
-def _same_command() -> str:
-    return shlex.join(["perfscope", *sys.argv[1:]])

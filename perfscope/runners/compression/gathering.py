@@ -10,13 +10,21 @@ from abc import abstractmethod
 from collections.abc import Hashable, Sequence
 
 import torch
+from torch.nn import functional
 
 from perfscope.runners import comm
 from perfscope.runners.comm import Group
 from perfscope.runners.compression.state import Later, Residuals
 from perfscope.runners.exchange import Exchange, PendingExchange, Sent
 
+BLOCK = 1024  # elements that share a scale
 Parts = tuple[torch.Tensor, ...]
+
+
+def in_blocks(flat: torch.Tensor) -> torch.Tensor:
+    """(n,) as (blocks, BLOCK), the last one filled up with zeros."""
+    missing = -flat.numel() % BLOCK
+    return (functional.pad(flat, (0, missing)) if missing else flat).view(-1, BLOCK)
 
 
 class GatheringExchange(Exchange):

@@ -6,11 +6,9 @@ from collections.abc import Hashable
 from math import ceil
 
 import torch
-from torch.nn import functional
 
-from perfscope.runners.compression.gathering import GatheringExchange, Parts
+from perfscope.runners.compression.gathering import BLOCK, GatheringExchange, Parts, in_blocks
 
-BLOCK = 1024
 _LEVELS = 127
 
 
@@ -23,7 +21,7 @@ class Int8Exchange(GatheringExchange):
 
     def encode(self, flat: torch.Tensor, residual: torch.Tensor, names: Hashable) -> Parts:
         """See GatheringExchange."""
-        blocks = _blocks(flat)
+        blocks = in_blocks(flat)
         # The smallest normal number: a block of zeros must not divide by zero.
         scales = blocks.abs().amax(dim=1).div_(_LEVELS).clamp_min_(torch.finfo(flat.dtype).tiny)
         rounded = (blocks / scales[:, None]).round_().clamp_(-_LEVELS, _LEVELS)
@@ -35,17 +33,11 @@ class Int8Exchange(GatheringExchange):
     def add_decoded(self, flat: torch.Tensor, parts: Parts) -> None:
         """See GatheringExchange."""
         scales, numbers = parts
-        flat.add_(_decoded(_blocks(numbers), scales, flat.numel()))
+        flat.add_(_decoded(in_blocks(numbers), scales, flat.numel()))
 
     def message_bytes(self, numel: int, element_size: int) -> int:
         """See GatheringExchange."""
         return numel + element_size * ceil(numel / BLOCK)
-
-
-def _blocks(flat: torch.Tensor) -> torch.Tensor:
-    """(n,) as (blocks, BLOCK), the last one filled up with zeros."""
-    missing = -flat.numel() % BLOCK
-    return (functional.pad(flat, (0, missing)) if missing else flat).view(-1, BLOCK)
 
 
 def _decoded(numbers: torch.Tensor, scales: torch.Tensor, numel: int) -> torch.Tensor:

@@ -8,9 +8,8 @@ from math import ceil
 import torch
 from torch.nn import functional
 
-from perfscope.runners.compression.gathering import GatheringExchange, Parts
+from perfscope.runners.compression.gathering import BLOCK, GatheringExchange, Parts, in_blocks
 
-BLOCK = 1024
 _BYTE = 8
 
 
@@ -22,10 +21,10 @@ class OneBitExchange(GatheringExchange):
 
     def encode(self, flat: torch.Tensor, residual: torch.Tensor, names: Hashable) -> Parts:
         """See GatheringExchange."""
-        blocks = _blocks(flat)
-        is_high = _blocks(flat >= 0)
+        blocks = in_blocks(flat)
+        is_high = in_blocks(flat >= 0)
         highs = torch.where(is_high, blocks, 0).sum(1) / is_high.sum(1).clamp_min(1)
-        is_low = _blocks(~(flat >= 0))
+        is_low = in_blocks(~(flat >= 0))
         lows = torch.where(is_low, blocks, 0).sum(1) / is_low.sum(1).clamp_min(1)
         torch.sub(flat, _decoded(is_high, highs, lows, flat.numel()), out=residual)
         return highs, lows, _packed(is_high.view(-1)[: flat.numel()])
@@ -33,17 +32,11 @@ class OneBitExchange(GatheringExchange):
     def add_decoded(self, flat: torch.Tensor, parts: Parts) -> None:
         """See GatheringExchange."""
         highs, lows, packed = parts
-        flat.add_(_decoded(_blocks(_unpacked(packed, flat.numel())), highs, lows, flat.numel()))
+        flat.add_(_decoded(in_blocks(_unpacked(packed, flat.numel())), highs, lows, flat.numel()))
 
     def message_bytes(self, numel: int, element_size: int) -> int:
         """See GatheringExchange."""
         return ceil(numel / _BYTE) + 2 * element_size * ceil(numel / BLOCK)
-
-
-def _blocks(flat: torch.Tensor) -> torch.Tensor:
-    """(n,) as (blocks, BLOCK), the last one filled up with zeros."""
-    missing = -flat.numel() % BLOCK
-    return (functional.pad(flat, (0, missing)) if missing else flat).view(-1, BLOCK)
 
 
 def _decoded(is_high: torch.Tensor, highs: torch.Tensor, lows: torch.Tensor, numel: int) -> torch.Tensor:
