@@ -33,7 +33,7 @@ from perfscope.analysis.replay.replays import make_replays
 from perfscope.analysis.source import RunSource
 from perfscope.analysis.waits.analyze import analyze_waits
 from perfscope.analysis.waits.host_conditions import surroundings
-from perfscope.analysis.waits.outside import untraced_excess
+from perfscope.analysis.waits.outside import UntracedWork, untraced_work
 from perfscope.analysis.waits.results import WaitAnalysis
 from perfscope.analysis.whatif.analyze import NOTHING, WhatIfs, analyze_what_ifs
 from perfscope.analysis.whatif.parallel import with_parallel
@@ -52,6 +52,7 @@ class Why(Struct, frozen=True, kw_only=True):
     what_ifs: WhatIfs = NOTHING
     waits: WaitAnalysis | None = None
     critical_paths: tuple[CriticalPath, ...] = ()
+    untraced: UntracedWork = UntracedWork()  # of ranks that compute on CPUs
     missing: tuple[Missing, ...] = ()
 
 
@@ -80,7 +81,9 @@ def analyze_why(
     lines = ranks.traces.lines
     if not lines.lines:
         return Why()
-    tasks = _tasks(source, ranks, comm, usual_ns, machine, axis_of)
+    on_cpus = are_on_cpus(source.rank_records)
+    untraced = untraced_work(ranks.times, ranks.parts) if on_cpus else UntracedWork()
+    tasks = _tasks(source, ranks, comm, usual_ns, machine, axis_of, untraced)
     (what_ifs, pop, no_replay), waits = mapped(executor, _result_of, tasks)
     what_ifs = with_parallel(what_ifs, parallel, [rank.breakdown_ns for rank in ranks.results], usual_ns)
     paths, no_path = analyze_critical(lines, comm.matches, comm.clocks, source)
@@ -89,6 +92,7 @@ def analyze_why(
         what_ifs=what_ifs,
         waits=waits,
         critical_paths=paths,
+        untraced=untraced,
         missing=(*no_replay, *what_ifs.missing, *waits.missing, *no_path),
     )
 
@@ -106,6 +110,7 @@ def _tasks(
     usual_ns: float | None,
     machine: tuple[MachineAnalysis | None, Sequence[Host]],
     axis_of: AxisOfCalls,
+    untraced: UntracedWork,
 ) -> list[Callable[[], Any]]:
     """The replay, and the waits: what takes most time, and needs not each other."""
     training_advice = advice.training(source.rank_records, workload_of(source))
@@ -124,7 +129,7 @@ def _tasks(
         wording=training_advice,
         axis_of=axis_of,
         communicates=bool(comm.collectives),
-        untraced_excess=untraced_excess(ranks.times, ranks.parts) if are_on_cpus(source.rank_records) else {},
+        untraced=untraced,
     )
     waits_of = partial(
         analyze_waits,
@@ -164,15 +169,13 @@ def _replayed(
     wording: TrainingAdvice,
     axis_of: AxisOfCalls,
     communicates: bool,
-    untraced_excess: Mapping[int, float],
+    untraced: UntracedWork,
 ) -> tuple[WhatIfs, Efficiency | None, tuple[Missing, ...]]:
     """The what-ifs, the factors of the efficiency, and what is missing of both but of the what-ifs."""
     replays, no_replay = make_replays(lines.lines, matches, clocks)
     _give_back()
     nearest = replays.nearest(usual_ns) if replays is not None else None
     layers = lines.layers
-    what_ifs = analyze_what_ifs(
-        nearest, usual_ns, layers, rooflines, remote, wording, axis_of, untraced_excess
-    )
+    what_ifs = analyze_what_ifs(nearest, usual_ns, layers, rooflines, remote, wording, axis_of, untraced)
     pop, no_pop = efficiency(replays, hosts, communicates=communicates)
     return what_ifs, pop, (*no_replay, *no_pop)

@@ -373,6 +373,7 @@ def _evidence(source: RunSource, figures: _Figures, analysis: RunAnalysis) -> Ev
             figures.hosts, figures.machine.disturbances if figures.machine else (), figures.ranks.parts
         ),
         what_ifs=figures.why.what_ifs,
+        untraced=figures.why.untraced,
         outside=slow_outside(figures.ranks.times, figures.ranks.parts),
         arithmetic_ratio=arithmetic_ratio(figures.ranks.traces.layers, slow[0].rank) if slow else None,
         uneven=uneven_layer(figures.ranks.traces.layers, UNEVEN),

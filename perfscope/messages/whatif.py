@@ -107,6 +107,11 @@ PERFECT_BALANCE = WhatIfText(
 )
 
 
+def untraced_imbalance(most_ns: float) -> str:
+    """`most_ns`: per step."""
+    return f"in untraced steps ranks differ by no more than {format_ns(most_ns)}"
+
+
 def equal_stages(slowest: int, relative: float) -> WhatIfText:
     """`slowest`: the stage that computes longest, `relative` times the mean stage."""
     return WhatIfText(

@@ -29,7 +29,7 @@ from perfscope.analysis.results import (
     RankResult,
 )
 from perfscope.analysis.server import ServerLoad
-from perfscope.analysis.waits.outside import SlowOutside
+from perfscope.analysis.waits.outside import SlowOutside, UntracedWork
 from perfscope.analysis.whatif.analyze import NOTHING, WhatIfs
 from perfscope.analysis.whatif.results import WhatIf
 from perfscope.analysis.whole_run.growth import StepGrowth
@@ -67,6 +67,7 @@ class Evidence(Struct, frozen=True, kw_only=True):
     communication: Communication | None = None
     uneven: UnevenLayer | None = None  # a layer of which ranks compute unequal shares
     arithmetic_ratio: float | None = None  # of the slowest rank, FLOPs over those of the others
+    untraced: UntracedWork = UntracedWork()  # how ranks that compute on CPUs differ in untraced steps
     outside: SlowOutside | None = None  # a rank that the others wait for in untraced steps
     server: ServerLoad | None = None  # of a run with one parameter server
     pipeline: Pipeline | None = None

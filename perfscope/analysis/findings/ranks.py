@@ -10,6 +10,7 @@ from perfscope.analysis.findings.evidence import Evidence, prediction_of
 from perfscope.analysis.rank_facts import are_on_cpus, num_devices
 from perfscope.analysis.results import CollectiveCall, Finding
 from perfscope.analysis.server import servers_of
+from perfscope.analysis.waits.stragglers import CONFIRMS
 from perfscope.analysis.whatif.peers import SLOWER, Slow
 from perfscope.messages.findings.facts import LateRank, LayerShare, WaitOrTransfer
 from perfscope.messages.findings.ranks import (
@@ -283,6 +284,8 @@ def busiest(evidence: Evidence) -> list[Finding]:
     excess = busy[worst] - mean
     gain = min(excess, evidence.mean("exposed_comm")) if evidence.collectives else excess
     if gain < IMBALANCE * evidence.step:
+        return []
+    if evidence.untraced.excess.get(worst, math.inf) < CONFIRMS * evidence.all_of(excess)[0]:
         return []
     return [
         Finding(

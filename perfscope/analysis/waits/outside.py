@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import reduce
 
 import numpy as np
 from msgspec import Struct
@@ -10,6 +11,7 @@ from msgspec.structs import replace
 
 from perfscope.analysis.host_idle import asleep_ns, has_states, ran_ns
 from perfscope.analysis.intervals import Int64, median_of
+from perfscope.analysis.spans import Mask
 from perfscope.analysis.waits.stragglers import OUTSIDE, RankStepTimes, always_on
 from perfscope.analysis.whole_run.steps import StepParts
 from perfscope.vocabulary.run_parts import TIMED
@@ -81,42 +83,78 @@ def slow_outside(times: Mapping[int, RankStepTimes], parts: Mapping[int, StepPar
     )
 
 
-def untraced_excess(times: Mapping[int, RankStepTimes], parts: Mapping[int, StepParts]) -> dict[int, float]:
-    """By rank, how much longer than its peers it works in the median untraced step, ns; below 0: less.
+class UntracedWork(Struct, frozen=True, kw_only=True):
+    """How much ranks that do the same work differ in it in untraced steps.
 
-    The most of three that a rank which takes longer for the same work on CPUs has more of: time of its
-    training thread on a CPU or waiting for one, CPU time of its process, and time outside the backward pass
-    (without what is timed by itself), which has no waiting for gradients in it. Against the lower median of
-    all other ranks.
+    Attributes:
+        excess: by rank, how much longer than its peers it works in the median step, ns; below 0: less. Empty:
+            not known.
+        imbalance_ns: CPU time of the busiest training thread of a step beyond the mean of all ranks, mean
+            over the steps; None: not known.
+    """
+
+    excess: Mapping[int, float] = {}
+    imbalance_ns: float | None = None
+
+    def imbalance_of(self, busiest: int) -> float | None:
+        """What balanced work would save in an untraced step at most, ns: where ranks take turns, and where
+        `busiest` always works longest. None: not known."""
+        if self.imbalance_ns is None or busiest not in self.excess:
+            return None
+        return max(self.imbalance_ns, self.excess[busiest] * (1 - 1 / len(self.excess)))
+
+
+def untraced_work(times: Mapping[int, RankStepTimes], parts: Mapping[int, StepParts]) -> UntracedWork:
+    """How ranks differ in untraced steps.
+
+    A rank's excess is the most of three that a rank which takes longer for the same work on CPUs has more of:
+    time of its training thread on a CPU or waiting for one, CPU time of its process, and time outside the
+    backward pass (without what is timed by itself), which has no waiting for gradients in it. Against the
+    lower median of all other ranks.
 
     Args:
         times: by rank.
         parts: by rank.
 
     Returns:
-        Empty where one of the three was not recorded in enough steps of each rank, where ranks read pages
-        from a disk, and where no rank sleeps: ranks that spin while they wait are as busy as a slow one.
+        Nothing is known where one of the three was not recorded in enough steps of each rank, where ranks
+        read pages from a disk, and where no rank sleeps: ranks that spin while they wait are as busy as a
+        slow one.
     """
     if len(times) < 2 or set(times) - set(parts):
-        return {}
-    figures, sleeps = [], False
+        return UntracedWork()
+    figures, sleeps, chosen_of = [], False, []
     for rank, rank_times in times.items():
         of_rank = parts[rank]
         chosen = of_rank.is_usual & has_states(of_rank) & (rank_times.outside_backward >= 0)
         chosen &= (of_rank.used["user_ns"] >= 0) & (of_rank.used["system_ns"] >= 0)
         if chosen.sum() < _FEWEST_STEPS:
-            return {}
+            return UntracedWork()
         if median_of(of_rank.used["major_faults"][chosen]) > 0:
-            return {}
+            return UntracedWork()
         sleeps |= median_of(asleep_ns(of_rank)[chosen]) >= _SLEEPS * median_of(of_rank.durations[chosen])
         busy = ran_ns(of_rank) + of_rank.runqueue
         process = of_rank.used["user_ns"] + of_rank.used["system_ns"]
         outside = _without_timed(rank_times, of_rank).outside_backward
         figures.append([median_of(values[chosen]) for values in (busy, process, outside)])
+        chosen_of.append((of_rank, chosen))
     if not sleeps:
-        return {}
+        return UntracedWork()
     more = [values - _others_median(values) for values in np.array(figures, dtype=np.int64).T]
-    return dict(zip(times, np.max(more, axis=0).astype(float).tolist(), strict=True))
+    excess = dict(zip(times, np.max(more, axis=0).astype(float).tolist(), strict=True))
+    return UntracedWork(excess=excess, imbalance_ns=_imbalance_ns(chosen_of))
+
+
+def _imbalance_ns(ranks: Sequence[tuple[StepParts, Mask]]) -> float | None:
+    """Of each rank, its steps and those that count; None: the ranks share too few."""
+    steps = reduce(np.intersect1d, [parts.step[chosen] for parts, chosen in ranks])
+    if len(steps) < _FEWEST_STEPS:
+        return None
+    most, total = np.zeros(len(steps), np.int64), np.zeros(len(steps), np.int64)
+    for parts, chosen in ranks:
+        ran = ran_ns(parts)[chosen][np.searchsorted(parts.step[chosen], steps)]
+        most, total = np.maximum(most, ran), total + ran
+    return float(np.mean(most - total / len(ranks)))
 
 
 def _others_median(values: Int64) -> Int64:

@@ -18,12 +18,13 @@ from perfscope.analysis.mainline import LINE_IDLE, LINE_INPUT, LINE_PARTS
 from perfscope.analysis.missing import Missing, missing_figure
 from perfscope.analysis.replay.program import Change, Program
 from perfscope.analysis.replay.replays import UNEXPLAINED, Replays
+from perfscope.analysis.waits.outside import UntracedWork
 from perfscope.analysis.waits.stragglers import CONFIRMS
 from perfscope.analysis.whatif import changes
 from perfscope.analysis.whatif.axes import RunAxes
 from perfscope.analysis.whatif.latency import CallCost, call_costs
 from perfscope.analysis.whatif.peers import RankWork, Slow, as_fast_as_peers, splits_differently
-from perfscope.analysis.whatif.results import ReplayCheck, WhatIf
+from perfscope.analysis.whatif.results import ReplayCheck, WhatIf, bounded
 from perfscope.messages import whatif as texts
 from perfscope.messages.advice import TORCH, TrainingAdvice
 from perfscope.vocabulary.causes import Cause
@@ -73,7 +74,7 @@ def analyze_what_ifs(
     remote: Sequence[int] = (),
     wording: TrainingAdvice = TORCH,
     axis_of: Mapping[tuple[str, str], str] = {},
-    untraced_excess: Mapping[int, float] = {},
+    untraced: UntracedWork = UntracedWork(),
 ) -> WhatIfs:
     """Replays the run without each of its costs.
 
@@ -85,7 +86,7 @@ def analyze_what_ifs(
         remote: ranks whose memory lies on other NUMA nodes than their CPUs.
         wording: of the framework that trained.
         axis_of: axis of the mesh of each kind of call.
-        untraced_excess: by rank, how much longer it works in untraced steps, ns; empty: not known.
+        untraced: how ranks differ in untraced steps.
     """
     if replays is None or replays.base_ns <= 0:
         return NOTHING
@@ -101,10 +102,12 @@ def analyze_what_ifs(
     costs = call_costs(replays)
     work = RankWork.of(replays)
     asked = _Asked(replays=replays, usual_ns=usual_ns or replays.measured_ns, check=check)
-    slow = _confirmed(work.slow(layers), work, asked, untraced_excess)
+    if len(work.groups()) != 1:  # ranks with other work are not compared
+        untraced = UntracedWork()
+    slow = _confirmed(work.slow(layers), asked, untraced)
     axes = RunAxes.of(replays, costs, axis_of)
     what_ifs = [
-        *_questions(asked, costs, work, slow, wording, axes),
+        *_questions(asked, costs, work, slow, wording, axes, untraced),
         *_of_axes(asked, costs, axes),
         *_roofs(asked, layers, rooflines),
         *_of_memory(asked, work, remote),
@@ -189,6 +192,7 @@ def _questions(
     slow: Sequence[Slow],
     wording: TrainingAdvice,
     axes: RunAxes,
+    untraced: UntracedWork,
 ) -> list[WhatIf]:
     replays = asked.replays
     input_ns, idle_ns = _time_of(replays, LINE_INPUT), _time_of(replays, LINE_IDLE)
@@ -204,7 +208,7 @@ def _questions(
         changes.no_idle,
     )
     if len(work.ranks) > 1:
-        what_ifs += [*_of_calls(asked, costs, axes), *_of_ranks(asked, work, slow)]
+        what_ifs += [*_of_calls(asked, costs, axes), *_of_ranks(asked, work, slow, untraced)]
     return what_ifs
 
 
@@ -243,7 +247,9 @@ def _of_axes(asked: _Asked, costs: Mapping[tuple[str, str], CallCost], axes: Run
     return what_ifs
 
 
-def _of_ranks(asked: _Asked, work: RankWork, slow: Sequence[Slow]) -> list[WhatIf]:
+def _of_ranks(
+    asked: _Asked, work: RankWork, slow: Sequence[Slow], untraced: UntracedWork
+) -> list[WhatIf]:
     last, apart = _last_to_begin(asked.replays)
     what_ifs = asked.what_if(
         "equal_start",
@@ -252,7 +258,10 @@ def _of_ranks(asked: _Asked, work: RankWork, slow: Sequence[Slow]) -> list[WhatI
         keeps=True,
         rank=last,
     )
-    what_ifs += asked.what_if("perfect_balance", texts.PERFECT_BALANCE, changes.perfect_balance)
+    # A rank that is late in traced steps alone started its profiler later.
+    late = untraced.excess.get(last, math.inf)
+    what_ifs = [what_if for what_if in what_ifs if late >= CONFIRMS * what_if.gain_ns]
+    what_ifs += _balanced(asked, work, untraced)
     ranks = [slow_rank.rank for slow_rank in slow]
     if ranks:
         slower = texts.slower_than_peers(
@@ -276,24 +285,31 @@ def _of_ranks(asked: _Asked, work: RankWork, slow: Sequence[Slow]) -> list[WhatI
     return what_ifs
 
 
+def _balanced(asked: _Asked, work: RankWork, untraced: UntracedWork) -> list[WhatIf]:
+    """Work balanced evenly saves no more than the ranks differ in untraced steps, which are many more."""
+    most_ns = untraced.imbalance_of(work.ranks[int(work.total.sum(axis=1).argmax())])
+    return [
+        what_if
+        if most_ns is None or what_if.gain_ns <= most_ns
+        else bounded(what_if, most_ns, texts.untraced_imbalance(most_ns))
+        for what_if in asked.what_if("perfect_balance", texts.PERFECT_BALANCE, changes.perfect_balance)
+    ]
+
+
 def _is_mostly_idle(slow: Slow) -> bool:
     return slow.part == LINE_PARTS[LINE_IDLE] and slow.part_excess_ns > MOSTLY * slow.excess_ns
 
 
-def _confirmed(
-    slow: Sequence[Slow], work: RankWork, asked: _Asked, untraced_excess: Mapping[int, float]
-) -> list[Slow]:
+def _confirmed(slow: Sequence[Slow], asked: _Asked, untraced: UntracedWork) -> list[Slow]:
     """Without ranks that are hardly slower in untraced steps, where these compare peers.
 
     What a rank only sleeps does not show in those: others sleep as long, as they wait for it.
     """
-    if len(work.groups()) != 1:
-        return list(slow)
     return [
         rank
         for rank in slow
         if _is_mostly_idle(rank)
-        or untraced_excess.get(rank.rank, math.inf) >= CONFIRMS * asked.usual(rank.excess_ns)
+        or untraced.excess.get(rank.rank, math.inf) >= CONFIRMS * asked.usual(rank.excess_ns)
     ]
 
 

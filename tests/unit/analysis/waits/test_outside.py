@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from perfscope.analysis.results import Finding
+from perfscope.analysis.results import Finding, RunAnalysis
 from perfscope.analysis.run import analyze_run
 from perfscope.vocabulary.confidence import ConfidenceLevel
 from perfscope.vocabulary.findings import FindingKind
@@ -18,7 +18,7 @@ NUM, STEP = 60, 40 * MS
 TRACED = (30, 31)
 
 
-def first_slow(
+def analyzed(
     path: Path,
     *,
     ran_ms: tuple[int, int] = (10, 30),
@@ -28,8 +28,10 @@ def first_slow(
     batches: tuple[int, int] = (8, 8),
     input_ms: tuple[int, int] = (0, 0),
     compute_ms: tuple[int, int] = (34, 34),
-) -> Finding | None:
-    """The first finding, of two ranks whose traced steps are alike; None: it names no rank.
+    turns_ms: int = 0,
+    begins_ms: int = 0,
+) -> RunAnalysis:
+    """Two ranks whose traced steps are alike.
 
     Args:
         path: of the run.
@@ -40,6 +42,8 @@ def first_slow(
         batches: samples of each rank's step.
         input_ms: that each rank waits for input in a step.
         compute_ms: of each rank in a traced step.
+        turns_ms: that one rank or the other computes longer in each step, traced or not, in turn.
+        begins_ms: that rank 1 begins the first traced step after rank 0.
     """
     run = SyntheticRun(path, world_size=2)
     for rank in (0, 1):
@@ -47,7 +51,7 @@ def first_slow(
         used: dict[str, Any] = {
             "forward_ns": [4 * MS] * NUM,
             "backward_ns": [backward_ms[rank] * MS] * NUM,
-            "thread_user_ns": [ran_ms[rank] * MS] * NUM,
+            "thread_user_ns": [(ran_ms[rank] + turns_ms * (step % 2 == rank)) * MS for step in range(NUM)],
             "thread_system_ns": [0] * NUM,
             "user_ns": [ran_ms[rank] * MS] * NUM,
             "system_ns": [0] * NUM,
@@ -58,21 +62,20 @@ def first_slow(
         window = [0 if is_traced and step in TRACED else -1 for step in range(NUM)]
         run.steps(rank, [STEP] * NUM, window=window, **used)
         if is_traced:
-            spans = [
-                one
-                for step in TRACED
-                for one in (
-                    span(step * STEP, compute_ms[rank] * MS, "compute"),
-                    comm(
-                        step * STEP + compute_ms[rank] * MS,
-                        (39 - compute_ms[rank]) * MS,
-                        step,
-                        in_bytes=10**6,
-                    ),
-                )
-            ]
+            spans = []
+            for step in TRACED:
+                begin = step * STEP + begins_ms * MS * (rank == 1 and step == TRACED[0])
+                compute = (compute_ms[rank] + turns_ms * (step % 2 == rank)) * MS
+                end = (step + 1) * STEP - MS
+                spans.append(span(begin, compute, "compute"))
+                spans.append(comm(begin + compute, end - begin - compute, step, in_bytes=10**6))
             run.window(rank, spans, [(step, step * STEP, (step + 1) * STEP) for step in TRACED])
-    finding = analyze_run(run.read()).findings[0]
+    return analyze_run(run.read())
+
+
+def first_slow(path: Path, **of_ranks: Any) -> Finding | None:
+    """The first finding of such ranks; None: it names no rank as slow."""
+    finding = analyzed(path, **of_ranks).findings[0]
     return finding if finding.id is FindingKind.STRAGGLER else None
 
 
@@ -125,3 +128,30 @@ def test_a_rank_that_only_a_few_traced_steps_show_as_slow_is_not_named(
     assert alike is None
     named = first_slow(tmp_path / "slower", ran_ms=(20, 30), backward_ms=(20, 20), compute_ms=compute_ms)
     assert named is not None and named.rank == 1
+
+
+def gain_of(analysis: RunAnalysis, what_if: str) -> int:
+    return next((entry.gain_ns for entry in analysis.what_ifs if entry.id == what_if), 0)
+
+
+def test_imbalance_of_a_few_traced_steps_counts_as_far_as_untraced_steps_show_it(tmp_path: Path) -> None:
+    alike = analyzed(tmp_path / "alike", ran_ms=(30, 30), backward_ms=(20, 20), compute_ms=(20, 36))
+    assert gain_of(alike, "perfect_balance") == 0
+    assert all(finding.id is not FindingKind.IMBALANCE for finding in alike.findings)
+    some = analyzed(tmp_path / "some", ran_ms=(28, 30), backward_ms=(20, 20), compute_ms=(20, 36))
+    assert gain_of(some, "perfect_balance") == pytest.approx(MS, rel=0.01)
+
+
+def test_ranks_that_take_turns_in_untraced_steps_are_imbalanced(tmp_path: Path) -> None:
+    turns = {"ran_ms": (16, 16), "backward_ms": (20, 20), "compute_ms": (16, 16), "turns_ms": 16}
+    analysis = analyzed(tmp_path, **turns)
+    assert gain_of(analysis, "perfect_balance") == pytest.approx(8 * MS, rel=0.05)
+    assert any(finding.id is FindingKind.IMBALANCE for finding in analysis.findings)
+
+
+@pytest.mark.parametrize(("ran_ms", "is_late"), [((30, 30), False), ((20, 30), True)])
+def test_a_rank_that_begins_traced_steps_late_has_more_to_do_in_untraced_ones(
+    tmp_path: Path, ran_ms: tuple[int, int], is_late: bool
+) -> None:
+    late = analyzed(tmp_path, ran_ms=ran_ms, backward_ms=(20, 20), compute_ms=(20, 20), begins_ms=16)
+    assert (gain_of(late, "equal_start") > 0) is is_late
