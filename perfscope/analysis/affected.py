@@ -40,6 +40,7 @@ _OF_MACHINE = (
     "machine",
     "flops_utilization",
     "findings",
+    "loading",
     "waits",
     "what_ifs",
     "remarks",
@@ -60,7 +61,7 @@ _TRAINING = Affected(paths=OF_TRAINING, text=files.TRAINING)
 _RUN = Affected(paths=("run", *OF_TRAINING), text=files.EVERYTHING)
 _LOADING = Affected(paths=("loading", "findings", "what_ifs"), text=files.LOADING)
 _OF_RANK = {
-    layout.PHASES_JSONL: Affected(paths=("phases",), text=files.PHASES),
+    layout.PHASES_JSONL: Affected(paths=("phases", "findings"), text=files.PHASES),
     layout.LOADING_JSONL: _LOADING,
     layout.ERRORS_JSONL: Affected(paths=("findings", "remarks"), text=files.ERRORS),
     layout.BENCH_JSON: Affected(paths=("bench", "findings", "machine", *_SPEED), text=files.BENCH),

@@ -33,7 +33,7 @@ from perfscope.analysis.replay.replays import make_replays
 from perfscope.analysis.source import RunSource
 from perfscope.analysis.waits.analyze import analyze_waits
 from perfscope.analysis.waits.host_conditions import surroundings
-from perfscope.analysis.waits.outside import UntracedWork, untraced_work
+from perfscope.analysis.waits.outside import NOT_COMPARED, UntracedWork, untraced_work
 from perfscope.analysis.waits.results import WaitAnalysis
 from perfscope.analysis.whatif.analyze import NOTHING, WhatIfs, analyze_what_ifs
 from perfscope.analysis.whatif.parallel import with_parallel
@@ -52,7 +52,7 @@ class Why(Struct, frozen=True, kw_only=True):
     what_ifs: WhatIfs = NOTHING
     waits: WaitAnalysis | None = None
     critical_paths: tuple[CriticalPath, ...] = ()
-    untraced: UntracedWork = UntracedWork()  # of ranks that compute on CPUs
+    untraced: UntracedWork = NOT_COMPARED  # of ranks that compute on CPUs
     missing: tuple[Missing, ...] = ()
 
 
@@ -82,7 +82,7 @@ def analyze_why(
     if not lines.lines:
         return Why()
     on_cpus = are_on_cpus(source.rank_records)
-    untraced = untraced_work(ranks.times, ranks.parts) if on_cpus else UntracedWork()
+    untraced = untraced_work(ranks.times, ranks.parts) if on_cpus else NOT_COMPARED
     tasks = _tasks(source, ranks, comm, usual_ns, machine, axis_of, untraced)
     (what_ifs, pop, no_replay), waits = mapped(executor, _result_of, tasks)
     what_ifs = with_parallel(what_ifs, parallel, [rank.breakdown_ns for rank in ranks.results], usual_ns)
@@ -100,7 +100,8 @@ def analyze_why(
 def with_input(why: Why, ranks: RankFiles, account: WholeRun | None) -> Why:
     """With what-ifs of the mean step: of waiting for input and of data loaders."""
     mean = mean_input(ranks.steps, ranks.results, account, ranks.loading)
-    return replace(why, what_ifs=with_loading(why.what_ifs, ranks.loading, mean))
+    what_ifs, missing = with_loading(why.what_ifs, ranks.loading, mean, ranks.states)
+    return replace(why, what_ifs=what_ifs, missing=(*why.missing, *missing))
 
 
 def _tasks(

@@ -46,7 +46,8 @@ class PhaseResult(Struct, frozen=True, kw_only=True):
     Attributes:
         name: of the innermost.
         path: names from the outermost on.
-        source: who marked it: perfscope, record_function, nvtx, lightning, transformers.
+        source: who marked it: perfscope, record_function, nvtx, lightning, transformers; call: a function
+            of vocabulary.host_calls.
         is_training_thread: in the thread that trains; phases of other threads overlap with it.
         count: how often it began.
         ns: time in it, nested phases included.

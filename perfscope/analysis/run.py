@@ -41,6 +41,7 @@ from perfscope.analysis.kernels.tables import kernels_of
 from perfscope.analysis.layer_counters import counted_run
 from perfscope.analysis.layers import arithmetic_ratio, layer_results, uneven_layer
 from perfscope.analysis.learning import with_energy
+from perfscope.analysis.loading.store import with_node_cache
 from perfscope.analysis.loading.what_ifs import mean_input
 from perfscope.analysis.machine.analyze import Training, analyze_machine
 from perfscope.analysis.machine.cpu_waits import cpu_waits
@@ -151,13 +152,14 @@ def analyze_run(
     step_ns = step_time(ranks.steps)
     speed = throughput(source.run.options.samples_per_step, records, ranks.steps, step_ns)
     machine, hosts = analyze_machine(source, _training(ranks, windows, layers, comm, speed))
-    ranks = _with_states(ranks, hosts)
+    ranks = _with_hosts(ranks, hosts)
     communication = with_ports(communication, machine.wire if machine is not None else ())
     usual_ns, parallel = step_ns.median if step_ns else None, (pipeline, experts)
     of_hosts, axis_of = (machine, hosts), axis_of_calls(groups)
     why = analyze_why(source, ranks, comm, usual_ns, of_hosts, axis_of, parallel, executor)
     bench, no_bench = _bench(source, ranks, comm, no_window)
     account, no_whole = whole_run(source.run, records, ranks.parts, speed)
+    why = with_input(why, ranks, account)
     speed = speed_of_run(speed, bench, source.run.scheme, ranks.steps)
     of_run = _missing_of_run(source, ranks, comm, no_layers, no_window)
     no_speed = () if speed.missing is None else (speed.missing,)
@@ -176,7 +178,7 @@ def analyze_run(
         counters=counted.step({layer.layer for layer in layers}),
         machine=machine,
         hosts=hosts,
-        why=with_input(why, ranks, account),
+        why=why,
         bench=bench,
         whole_run=account,
         faults=page_faults(ranks.parts),
@@ -216,10 +218,12 @@ def _training(
     )
 
 
-def _with_states(ranks: RankFiles, hosts: Sequence[Host]) -> RankFiles:
-    """What main threads slept in names the time that they were blocked."""
+def _with_hosts(ranks: RankFiles, hosts: Sequence[Host]) -> RankFiles:
+    """What main threads slept in names the time that they were blocked; free memory may be a cache."""
     states = thread_states(hosts)
-    return replace(ranks, results=with_names(ranks.results, states), states=states)
+    loading, no_cache = with_node_cache(ranks.loading, hosts, ranks.hosts)
+    results, missing = with_names(ranks.results, states), (*ranks.missing, *no_cache)
+    return replace(ranks, results=results, states=states, loading=loading, missing=missing)
 
 
 def _parallel(
@@ -384,6 +388,7 @@ def _evidence(source: RunSource, figures: _Figures, analysis: RunAnalysis) -> Ev
         mean_input=mean_input(figures.ranks.steps, analysis.ranks, analysis.whole_run, analysis.loading),
         beside=traced_shares(figures.ranks.parts),
         page_faults=analysis.page_faults,
+        phases=analysis.phases,
         step_growth=step_growth(figures.ranks.parts, figures.ranks.steps),
         kernels=analysis.kernels,
         communication=analysis.communication,

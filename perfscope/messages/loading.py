@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from perfscope.messages.lists import counted
-from perfscope.units import format_ns
+from perfscope.units import format_ns, format_ratio
 from perfscope.vocabulary.loading import InputCause, LoaderChange
 
 CAUSES: Mapping[InputCause, str] = {
@@ -20,7 +20,9 @@ CAUSES: Mapping[InputCause, str] = {
 def change_text(change: LoaderChange, factor: float) -> str:
     """Such as "4 loader workers"."""
     return {
-        LoaderChange.DOUBLE_STORE: "workers wait half as long (a store twice as fast)",
+        LoaderChange.DOUBLE_STORE: f"a store {factor:g} times as fast",
+        LoaderChange.FASTER_STORE: f"a store {factor:g} times as fast",
+        LoaderChange.NODE_CACHE: f"a cache in each node's memory: {format_ratio(factor, 0)} of the data",
         LoaderChange.CACHED: "all samples in the page cache",
         LoaderChange.DOUBLE_DECODE: "samples are decoded twice as fast",
         LoaderChange.MORE_WORKERS: f"{counted(round(factor), 'loader worker')}",
@@ -33,6 +35,14 @@ def rests_on(period_ns: float, replayed_ns: float, num_batches: int) -> str:
     return (
         f"replay of {counted(num_batches, 'batch', 'batches')} of the loader: {format_ns(replayed_ns)} "
         f"from one to the next, {format_ns(period_ns)} measured; of the mean step"
+    )
+
+
+def seen_in_files(read_ns: float, wait_ns: float) -> str:
+    """What a prediction for a training thread that loads its own data rests on; ns per mean step."""
+    return (
+        f"the training thread was seen waiting for files for {format_ns(read_ns)} of the "
+        f"{format_ns(wait_ns)} that it waits for input; of the mean step"
     )
 
 

@@ -79,6 +79,8 @@ _WHAT = {
     Figure.EXPERT_IMBALANCE: "imbalance of experts and what it costs",
     Figure.REPLAY: "replay of window {window}",
     Figure.WHAT_IFS: "what-ifs",
+    Figure.STORE_WHAT_IFS: "what-ifs of a faster store",
+    Figure.NODE_CACHE: "what-if of a cache in each node",
     Figure.PARALLEL_EFFICIENCY: "parallel efficiency",
     Figure.SERIALISATION_AND_TRANSFER: "serialization and transfer efficiency",
     Figure.CRITICAL_PATH: "critical path of window {window}",
@@ -170,6 +172,11 @@ _WHY = {
     Cause.NO_STEP_IN_WINDOW: "no step of rank {ranks:eight_only} was traced in the same window",
     Cause.NO_COMPUTATION: "no rank's computation is in the trace",
     Cause.CIRCULAR_WAIT: "{count} calls wait for each other in a circle, by the trace's times",
+    Cause.STATE_HARDLY_READ: "the training thread of {ranks:ranks} loads its own data, and what it waits for "
+    "was read less than 20 times",
+    Cause.PASS_NOT_KNOWN: "the bytes of a whole pass over the data are not known: no pass ended, and the "
+    "loader does not say its length, or bytes were not counted",
+    Cause.FREE_MEMORY_NOT_READ: "the free memory of the hosts of {ranks:ranks} was not read",
     Cause.REPLAY_ERROR: "the replay of the traced steps is off by {ratio:percent}: what ties the ranks "
     "together is not in the trace",
     Cause.SAMPLING_OFF: "switched off by `--sample-interval off`",

@@ -168,6 +168,11 @@ class Activities:
             self.trains(self._saving_since)
             self.marks.begins(RunPart.CHECKPOINT)
 
+    @property
+    def is_saving(self) -> bool:
+        """Whether a checkpoint is written."""
+        return self._saving > 0
+
     def save_ended(self) -> None:
         self._saving = max(0, self._saving - 1)
         if not self._saving:

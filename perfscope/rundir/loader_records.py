@@ -14,7 +14,8 @@ tell.
 
 ranks/<rank>/loading.jsonl, written by the training process:
 
-    {"iterator": 0, "parent": .., "workers": [pid, ..], "prefetch": 2, "batch_size": 8, "is_pinned": false}
+    {"iterator": 0, "parent": .., "workers": [pid, ..], "prefetch": 2, "batch_size": 8, "batches": 125,
+     "is_pinned": false}
     {"asks": [[iterator, begin_ns, waited_ns, batch, worker, ready], ..]}
 
 `ready`: batches that were handed over and not yet taken when the training asked, null if not known.
@@ -42,12 +43,14 @@ class LoaderIterator(Struct, frozen=True, kw_only=True):
     Attributes:
         workers: pids, by the loader's numbers.
         prefetch: batches that are assigned to each worker ahead.
+        num_batches: of a whole pass; None: the loader does not say.
     """
 
     number: int
     workers: tuple[int, ...]
     prefetch: int | None = None
     batch_size: int | None = None
+    num_batches: int | None = None
     is_pinned: bool = False
 
 
@@ -95,6 +98,7 @@ class _AskLine(Struct):
     workers: list[Count] = []
     prefetch: Count | None = None
     batch_size: Count | None = None
+    batches: Count | None = None
     is_pinned: bool = False
     asks: list[tuple[Count, Nanoseconds, Nanoseconds, Count, int, int | None]] = []
 
@@ -127,6 +131,7 @@ def read_loading(data: bytes, workers: Mapping[int, WorkerRows]) -> Loading:
                 workers=tuple(line.workers),
                 prefetch=line.prefetch,
                 batch_size=line.batch_size,
+                num_batches=line.batches,
                 is_pinned=line.is_pinned,
             )
         usable = [row for row in line.asks if row[0] in iterators and -1 <= row[4] < 1 << 31]

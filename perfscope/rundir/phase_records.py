@@ -28,7 +28,8 @@ class PhaseName(Struct, frozen=True):
 
     Attributes:
         phase: its number.
-        source: who marked it: perfscope, record_function, nvtx, lightning, transformers.
+        source: who marked it: perfscope, record_function, nvtx, lightning, transformers; call: a function
+            of vocabulary.host_calls.
         parent: number of the phase around it; -1 = none.
         trains: in the thread that trains.
     """

@@ -85,6 +85,9 @@ class Cause(str, Enum):
     NO_COMPUTATION = "no_computation"
     CIRCULAR_WAIT = "circular_wait"
     REPLAY_ERROR = "replay_error"
+    STATE_HARDLY_READ = "state_hardly_read"
+    PASS_NOT_KNOWN = "pass_not_known"
+    FREE_MEMORY_NOT_READ = "free_memory_not_read"
 
     # The machine.
     SAMPLING_OFF = "sampling_off"

@@ -63,6 +63,8 @@ class Figure(str, Enum):
     EXPERT_IMBALANCE = "expert_imbalance"
     REPLAY = "replay"
     WHAT_IFS = "what_ifs"
+    STORE_WHAT_IFS = "store_what_ifs"
+    NODE_CACHE = "node_cache"
     PARALLEL_EFFICIENCY = "parallel_efficiency"
     SERIALISATION_AND_TRANSFER = "serialisation_and_transfer"
     CRITICAL_PATH = "critical_path"

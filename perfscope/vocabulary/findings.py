@@ -59,6 +59,9 @@ class FindingKind(str, Enum):
     # Kernels that another shape or layout of the tensors would save.
     UNALIGNED_PRODUCTS = "unaligned_products"
     LAYOUT_CONVERSIONS = "layout_conversions"
+    # Calls that the training thread waits in.
+    FILE_SYNC = "file_sync"
+    OBJECT_COLLECTIVES = "object_collectives"
     # The recording.
     OVERHEAD = "overhead"
     RANKS_MISSING = "ranks_missing"

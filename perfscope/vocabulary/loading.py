@@ -19,7 +19,9 @@ class LoaderChange(str, Enum):
     """What the replay of a loader changes."""
 
     DOUBLE_STORE = "store_twice_as_fast"
-    CACHED = "store_cached"
+    FASTER_STORE = "faster_store"  # by another factor
+    NODE_CACHE = "node_cache"  # a cache in the memory of each node
+    CACHED = "store_cached"  # everything in the page cache
     DOUBLE_DECODE = "decode_twice_as_fast"
     MORE_WORKERS = "loader_workers_doubled"
     EQUAL_WORKERS = "slow_loader_worker_as_others"

@@ -37,6 +37,8 @@ SYMPTOMS: Mapping[Kind, frozenset[Kind]] = {
     **{kind: _WAITING | {Kind.IMBALANCE, Kind.LATE_START} for kind in INPUT},
     Kind.HOST_BLOCKED: frozenset({Kind.COPY_BOUND, Kind.LAUNCH_BOUND}),
     Kind.UNEVEN_COMM: _WAITING,
+    Kind.FILE_SYNC: SLOW_RANKS | _WAITING | {Kind.HOST_BLOCKED},
+    Kind.OBJECT_COLLECTIVES: _WAITING | {Kind.HOST_BLOCKED},
     Kind.EVALUATION: _BESIDE | INPUT | {Kind.COMPUTE_BOUND},
     Kind.ROLLOUT: _BESIDE | {Kind.COMPUTE_BOUND},
     Kind.CHECKPOINT: _BESIDE | {Kind.COPY_BOUND},

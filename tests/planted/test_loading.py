@@ -110,3 +110,29 @@ def test_a_store_that_gives_few_bytes_per_second(tmp_path: Path) -> None:
         mean_without, again = trained(program, "none", "40", str(folder), group=group)
     assert loss == again
     check(tmp_path / "run", mean_with, mean_without, "store_bound", "store")
+    # A node's free memory holds these 20 MiB: the second pass is the first one's cache.
+    assert 1 / 1.5 < predicted(tmp_path / "run", "node_cache", 1) / mean_without < 1.5
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+def test_a_store_four_times_as_fast_is_predicted(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    program = tmp_path / "train.py"
+    program.write_text(PROGRAM)
+    means = {}
+    for factor in (1, 4):
+        (tmp_path / f"{factor}").mkdir()
+        store = slow_store(tmp_path / f"{factor}", files=40 * 8, size=1 << 16, bytes_per_s=factor * 10 << 20)
+        with store as (folder, group):
+            out = tmp_path / f"run{factor}"
+            means[factor], _ = trained(program, "none", "40", str(folder), out=out, group=group)
+    assert means[4] < 0.5 * means[1]
+    assert 1 / 1.5 < predicted(tmp_path / "run1", "faster_store", 4) / means[4] < 1.5
+
+
+def predicted(run: Path, change: str, factor: float) -> float:
+    """From one batch to the next with something changed, ns."""
+    (loading,) = reported(run)["loading"]
+    of_change = (entry for entry in loading["predictions"] if entry["change"] == change)
+    return float(next(entry["period_ns"] for entry in of_change if entry["factor"] == factor))

@@ -358,3 +358,39 @@ print(inspect.iscoroutinefunction(coroutine))
         "True",
     ]
     assert not list((tmp_path / "run").iterdir())
+
+
+def test_syncs_of_files_and_collectives_of_objects_are_phases_but_in_checkpoints(train: Train) -> None:
+    code = """
+import torch.distributed as dist
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+class Slow:
+    def __reduce__(self):
+        time.sleep(0.01)
+        return (Slow, ())
+class Syncs:
+    def __reduce__(self):
+        os.fdatasync(log.fileno())
+        return (Slow, ())
+with open("log", "w") as log:
+    for _ in range(4):
+        update()
+        os.fsync(log.fileno())
+        objects = [None]
+        dist.all_gather_object(objects, Slow())
+        assert isinstance(objects[0], Slow)
+        synced = threading.Thread(target=os.fsync, args=(log.fileno(),))
+        synced.start(); synced.join()
+    torch.save(Syncs(), "checkpoint")
+try:
+    os.fsync(1 << 20)
+except OSError as error:
+    print(error.__traceback__.tb_next)
+dist.destroy_process_group()
+"""
+    recorded, phases = recorded_phases(train, code)
+    assert phases["os.fsync"].count == 5 and "os.fdatasync" not in phases
+    gather = phases["all_gather_object"]
+    assert gather.count == 4 and gather.ns >= phases["all_gather_object/pickle"].ns >= 4 * 10 * MS
+    assert phases["all_gather_object/unpickle"].count == 4
+    assert recorded.process.stdout.splitlines()[-1] == "None"  # no frame of perfscope's

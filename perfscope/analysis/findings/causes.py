@@ -6,7 +6,7 @@ from collections import defaultdict
 
 from msgspec.structs import replace
 
-from perfscope.analysis.findings import loading
+from perfscope.analysis.findings import host_calls, loading
 from perfscope.analysis.findings.evidence import Evidence
 from perfscope.analysis.kernels.results import Kernels
 from perfscope.analysis.machine.counters import counted_between
@@ -107,6 +107,10 @@ def idle(evidence: Evidence) -> list[Finding]:
     lone = evidence.what_ifs.of("no_stragglers") if slow and slow[0].part == "idle" else None
     if lone is not None:  # what only the slow rank idles more is attributed to it
         gain_ns, gain_ratio = max(gain_ns - lone.gain_ns, 0), max(gain_ratio - lone.gain_ratio, 0.0)
+    named = 0.0 if _on_device(evidence) else host_calls.gap_ratio(evidence)
+    if named:  # calls that are findings of their own
+        cost = max(0.0, cost - named * evidence.step)
+        gain_ns, gain_ratio = evidence.share_of_step(max(0.0, gain_ratio - named))
     most = max((part.idle / part.step for _, part in evidence.traced if part.step), default=0.0)
     if gain_ratio > most:  # the replay may be of fewer windows; what is saved is no more than is there
         gain_ns, gain_ratio = evidence.share_of_step(most)
@@ -133,6 +137,11 @@ def idle(evidence: Evidence) -> list[Finding]:
     return sorted(gaps, key=lambda finding: -(finding.gain_ratio or 0.0))
 
 
+def _on_device(evidence: Evidence) -> bool:
+    """Whether idle time is that of devices."""
+    return any(rank.idle_host_wait_ns is not None for rank in evidence.ranks)
+
+
 def _usual_sleep(evidence: Evidence) -> float | None:
     """Share of the untraced steps in which the training threads sleep, mean rank; None: not known."""
     shares = [evidence.slept_ratio.get(rank.rank) for rank, _ in evidence.traced]
@@ -149,7 +158,7 @@ def _awake(
     evidence: Evidence, idle_ns: float, gain: tuple[int, float], is_rest: bool = False
 ) -> list[Finding]:
     """Idle time in which nothing sleeps: the host launches, has no CPU, or does something else."""
-    on_device = any(rank.idle_host_wait_ns is not None for rank in evidence.ranks)
+    on_device = _on_device(evidence)
     launch = _launching_share(evidence) * idle_ns
     if launch >= _LAUNCHES * idle_ns > 0:
         launch_ns, launch_ratio = evidence.all_of(launch)
@@ -172,7 +181,7 @@ def _awake(
 def _gaps(evidence: Evidence, idle_ns: float, is_rest: bool) -> IdleBound:
     return IdleBound(
         idle=evidence.of_step(idle_ns),
-        on_device=any(rank.idle_host_wait_ns is not None for rank in evidence.ranks),
+        on_device=_on_device(evidence),
         framework=evidence.framework,
         is_rest=is_rest,
     )

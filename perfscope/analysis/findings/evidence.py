@@ -17,6 +17,7 @@ from perfscope.analysis.machine.host import Host
 from perfscope.analysis.machine.results import MachineAnalysis
 from perfscope.analysis.machine.thread_states import ThreadStates
 from perfscope.analysis.missing_reasons import NoWindow
+from perfscope.analysis.phases import PhaseResult
 from perfscope.analysis.pipeline.results import Pipeline
 from perfscope.analysis.rank_facts import framework_of
 from perfscope.analysis.results import (
@@ -29,7 +30,7 @@ from perfscope.analysis.results import (
     RankResult,
 )
 from perfscope.analysis.server import ServerLoad
-from perfscope.analysis.waits.outside import SlowOutside, UntracedWork
+from perfscope.analysis.waits.outside import NOT_COMPARED, SlowOutside, UntracedWork
 from perfscope.analysis.whatif.analyze import NOTHING, WhatIfs
 from perfscope.analysis.whatif.results import WhatIf
 from perfscope.analysis.whole_run.growth import StepGrowth
@@ -67,7 +68,7 @@ class Evidence(Struct, frozen=True, kw_only=True):
     communication: Communication | None = None
     uneven: UnevenLayer | None = None  # a layer of which ranks compute unequal shares
     arithmetic_ratio: float | None = None  # of the slowest rank, FLOPs over those of the others
-    untraced: UntracedWork = UntracedWork()  # how ranks that compute on CPUs differ in untraced steps
+    untraced: UntracedWork = NOT_COMPARED  # how ranks that compute on CPUs differ in untraced steps
     outside: SlowOutside | None = None  # a rank that the others wait for in untraced steps
     server: ServerLoad | None = None  # of a run with one parameter server
     pipeline: Pipeline | None = None
@@ -78,6 +79,7 @@ class Evidence(Struct, frozen=True, kw_only=True):
     mean_input: MeanInput | None = None  # None: no rank timed its waiting for input
     beside: Mapping[RunPart, Mapping[int, float]] = {}  # by part and rank, share of the traced steps
     page_faults: Sequence[RankFaults] = ()
+    phases: Sequence[PhaseResult] = ()
     step_growth: StepGrowth | None = None
     kernels: Kernels | None = None
     no_window: NoWindow | None = None  # why no window can be used, where none can

@@ -113,13 +113,11 @@ def _loader_facts(evidence: Evidence, loading: RankLoading | None) -> LoaderFact
     if loading is None or not loading.workers:
         return None
     made = loading.num_made
-    samples = loading.samples
     slow = next((entry for entry in loading.workers if entry.worker == loading.slow_worker), None)
     usual = [entry for entry in loading.workers if entry is not slow]
     more = loading.prediction(LoaderChange.MORE_WORKERS)
     mean = evidence.mean_input
     record = evidence.metas.get(loading.rank)
-    of_sample = None if samples is None or loading.read_chars is None else loading.read_chars / samples
     return LoaderFacts(
         cause=loading.cause,
         num_workers=loading.num_workers,
@@ -129,7 +127,7 @@ def _loader_facts(evidence: Evidence, loading: RankLoading | None) -> LoaderFact
         late_ratio=loading.late_ratio,
         received_ratio=1 - loading.late_wait_ns / max(1, loading.wait_ns),
         mean_ready=loading.mean_ready,
-        bytes_per_sample=of_sample,
+        bytes_per_sample=loading.bytes_per_sample,
         cached_ratio=loading.cached_ratio,
         num_cpus=len(record.affinity) if record is not None and record.affinity else None,
         more_workers=round(more.factor) if more is not None else 0,

@@ -20,6 +20,7 @@ from perfscope.analysis.findings import (
     communication,
     disturbed,
     experts,
+    host_calls,
     kernels,
     loading,
     machine,
@@ -59,6 +60,8 @@ _REMOVABLE: tuple[_Cause, ...] = (
     ranks.imbalance,
     causes.copies,
     page_faults.churn,
+    host_calls.file_sync,
+    host_calls.object_collectives,
     loading.input_wait,
     kernels.unaligned_products,
     kernels.layout_conversions,
@@ -78,8 +81,10 @@ def find(evidence: Evidence) -> tuple[Finding, ...]:
         *record.killed(evidence),
     ]
     if not evidence.traced or not evidence.step:
+        of_calls = [host_calls.file_sync(evidence), host_calls.object_collectives(evidence)]
+        notable = [finding for finding in of_calls if finding and _gain(finding) >= causes.NOTABLE]
         faults = page_faults.churn(evidence)
-        candidates = candidates if faults is None else [*candidates, faults]
+        candidates = [*candidates, *notable, *([] if faults is None else [faults])]
         return _in_order(evidence, ranks.slow_outside(evidence) or causes.untraced(evidence), candidates)
     removable = [finding for cause in _REMOVABLE if (finding := cause(evidence)) is not None]
     removable += [*causes.idle(evidence), *_communication(evidence)]

@@ -21,6 +21,7 @@ from perfscope.analysis.findings.evidence import Evidence
 from perfscope.analysis.results import Finding
 from perfscope.messages.findings.axes import AxisComm
 from perfscope.messages.findings.communication import ExposedComm
+from perfscope.messages.findings.host_calls import ObjectCollectives
 from perfscope.messages.findings.page_faults import PageFaultChurn
 from perfscope.messages.findings.ranks import Imbalance, SlowBesidePasses
 from perfscope.messages.findings.whole_run import BesideSteps
@@ -74,6 +75,8 @@ def _explains(evidence: Evidence, cause: Finding, finding: Finding) -> bool:
         return _beside(evidence, cause, finding)
     if not _weighs(cause, finding):
         return False
+    if isinstance(cause.facts, ObjectCollectives) and finding.id in COMMUNICATION:
+        return cause.facts.transfer_ratio >= EXPLAINS * (finding.gain_ratio or 0.0)
     if finding.id in COMMUNICATION:
         return _waits_for(evidence, cause, finding)
     same_rank = cause.rank is None or finding.rank is None or cause.rank == finding.rank

@@ -16,7 +16,7 @@ from perfscope.analysis.loading.replay import (
     period_ns,
     unchanged,
 )
-from perfscope.analysis.loading.results import LoaderPrediction, LoaderWorker, RankLoading
+from perfscope.analysis.loading.results import STORE_RATIOS, LoaderPrediction, LoaderWorker, RankLoading
 from perfscope.vocabulary.loading import InputCause, LoaderChange
 
 NOTABLE = 0.05  # of the time between batches that waiting must be for a cause to be sought
@@ -28,6 +28,11 @@ ASLEEP = 0.4
 FEWEST = 4  # batches of a worker that is compared
 STORED_PER_BATCH = 4096  # bytes from storage: fewer are no reading of samples
 WORTH = 0.2  # share of the time on batches that a change of it is asked of
+STORES = (  # and how many times as fast
+    (LoaderChange.DOUBLE_STORE, 2.0),
+    (LoaderChange.FASTER_STORE, 4.0),
+    (LoaderChange.FASTER_STORE, 8.0),
+)
 
 
 def predicted(loading: RankLoading, stretches: Sequence[Stretch], num_cpus: int | None) -> RankLoading:
@@ -40,22 +45,52 @@ def predicted(loading: RankLoading, stretches: Sequence[Stretch], num_cpus: int 
         return _with_cause(loading)
     # Of the run's mean, what the replayed stretches save: these may be a part of it.
     scale = loading.period_ns / measured_ns(stretches)
-    predictions = []
-    for change, (factor, make) in _changes(loading, num_cpus).items():
+
+    def changed_ns(make: Callable[[Stretch], Changed]) -> int:
         saved = max(0.0, base - period_ns(stretches, make, handing_over)) * min(scale, 1.0)
         # A finished batch may wait for the worker's thread that sends it, while the worker decodes the next.
         if not loading.sets_pace:
             saved = min(saved, float(loading.late_wait_ns))  # no worker shortens the receiving of a batch
-        predictions.append(
-            LoaderPrediction(
-                change=change,
-                period_ns=round(loading.period_ns - saved),
-                saved_ns=round(saved),
-                factor=factor,
-            )
-        )
-    predictions.sort(key=lambda entry: -entry.saved_ns)
-    return _with_cause(replace(loading, replayed_ns=round(base * scale), predictions=tuple(predictions)))
+        return round(loading.period_ns - saved)
+
+    loading = replace(loading, replayed_ns=round(base * scale))
+    if loading.asleep_ratio >= WORTH:
+        stores = [partial(_faster, asleep=ratio, on_cpu=1.0) for ratio in STORE_RATIOS]
+        loading = replace(loading, store_ns=tuple(map(changed_ns, stores)))
+    changes = [
+        prediction_of(loading, change, factor, changed_ns(make))
+        for change, (factor, make) in _changes(loading, num_cpus).items()
+    ]
+    return _with_cause(with_predictions(loading, [*changes, *_of_store(loading)]))
+
+
+def prediction_of(
+    loading: RankLoading, change: LoaderChange, factor: float, predicted_ns: float
+) -> LoaderPrediction:
+    """`predicted_ns`: from one batch to the next."""
+    predicted_ns = min(round(predicted_ns), loading.period_ns)
+    return LoaderPrediction(
+        change=change, period_ns=predicted_ns, saved_ns=loading.period_ns - predicted_ns, factor=factor
+    )
+
+
+def with_predictions(loading: RankLoading, more: Sequence[LoaderPrediction]) -> RankLoading:
+    """With these, too."""
+    every = sorted((*loading.predictions, *more), key=lambda entry: -entry.saved_ns)
+    return replace(loading, predictions=tuple(every))
+
+
+def _of_store(loading: RankLoading) -> list[LoaderPrediction]:
+    """Stores that are some times as fast; where bytes come from storage, all of them from the page cache."""
+    changes = [(change, factor, loading.period_with(1 / factor)) for change, factor in STORES]
+    if is_stored(loading):
+        changes.append((LoaderChange.CACHED, 1.0, loading.period_with(0.0)))
+    return [prediction_of(loading, change, factor, ns) for change, factor, ns in changes if ns is not None]
+
+
+def is_stored(loading: RankLoading) -> bool:
+    """Whether workers read samples from storage."""
+    return (loading.read_bytes or 0) >= STORED_PER_BATCH * loading.num_made
 
 
 def _with_cause(loading: RankLoading) -> RankLoading:
@@ -72,8 +107,7 @@ def _with_cause(loading: RankLoading) -> RankLoading:
         return replace(loading, cause=InputCause.DECODE)
     if loading.asleep_ratio < ASLEEP:
         return loading
-    stored = (loading.read_bytes or 0) >= STORED_PER_BATCH * loading.num_made
-    return replace(loading, cause=InputCause.STORE if stored else InputCause.WAIT)
+    return replace(loading, cause=InputCause.STORE if is_stored(loading) else InputCause.WAIT)
 
 
 def slow_worker(workers: Sequence[LoaderWorker]) -> LoaderWorker | None:
@@ -89,15 +123,11 @@ def slow_worker(workers: Sequence[LoaderWorker]) -> LoaderWorker | None:
 def _changes(
     loading: RankLoading, num_cpus: int | None
 ) -> dict[LoaderChange, tuple[float, Callable[[Stretch], Changed]]]:
-    """What is worth asking of this loader: factor, and the change."""
+    """What is worth asking of this loader's workers: factor, and the change."""
     changes: dict[LoaderChange, tuple[float, Callable[[Stretch], Changed]]] = {}
     slow = slow_worker(loading.workers)
     if slow is not None:
         changes[LoaderChange.EQUAL_WORKERS] = (1.0, partial(_equal, slow=slow.worker))
-    if loading.asleep_ratio >= WORTH:
-        changes[LoaderChange.DOUBLE_STORE] = (2.0, partial(_faster, asleep=0.5, on_cpu=1.0))
-        if (loading.read_bytes or 0) >= STORED_PER_BATCH * loading.num_made:
-            changes[LoaderChange.CACHED] = (1.0, partial(_faster, asleep=0.0, on_cpu=1.0))
     if 1 - loading.asleep_ratio >= WORTH:
         changes[LoaderChange.DOUBLE_DECODE] = (2.0, partial(_faster, asleep=1.0, on_cpu=0.5))
     more = 2 * loading.num_workers

@@ -62,6 +62,7 @@ def rank_loading(
         ready_times_ns=tuple((sampled[:, _BEGIN] - asks[0, _BEGIN]).tolist()),
         ready=tuple(sampled[:, _READY].tolist()),
         samples=first.batch_size * len(asks) if first.batch_size else None,
+        pass_samples=_pass_samples(iterators, asks),
         workers=_workers(loading, iterators, asks, late),
         drawn=_drawn(loading, iterators, asks),
     )
@@ -78,6 +79,17 @@ def _main_loader(loading: Loading) -> list[LoaderIterator]:
         return int(np.isin(loading.asks[:, _ITERATOR], [entry.number for entry in entries]).sum())
 
     return max(groups.values(), key=num_asks)
+
+
+def _pass_samples(iterators: Sequence[LoaderIterator], asks: Int64) -> int | None:
+    """As the loader says, else of the longest pass that another followed."""
+    first = iterators[0]
+    if not first.batch_size:
+        return None
+    if first.num_batches is not None:
+        return first.num_batches * first.batch_size
+    last = asks[:-1][np.diff(asks[:, _BATCH]) < 0, _BATCH]
+    return (int(last.max()) + 1) * first.batch_size if len(last) else None
 
 
 def _late_ns(loading: Loading, iterators: Sequence[LoaderIterator], asks: Int64) -> Int64:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+
 from msgspec import Struct
 
 from perfscope.vocabulary.loading import InputCause, LoaderChange
 
+# Shares of the time that workers are asleep at which the loader is replayed; see RankLoading.store_ns.
+STORE_RATIOS = (0.0, 0.125, 0.25, 0.5, 0.75, 1.0)
 BUSY = 0.5  # share of its life without a batch to make, below which a worker is waited for
 
 
@@ -60,7 +64,8 @@ class LoaderPrediction(Struct, frozen=True, kw_only=True):
     Attributes:
         period_ns: mean, predicted.
         saved_ns: of the mean measured one; never negative.
-        factor: by how much is changed; workers: how many there would be.
+        factor: how many times as fast; of workers how many there would be; of a cache in each node, the share
+            of a pass over the data that it holds.
     """
 
     change: LoaderChange
@@ -91,6 +96,9 @@ class RankLoading(Struct, frozen=True, kw_only=True):
         slow_worker: its number, where it is the cause; -1: none.
         replayed_ns: `period_ns` as the replay gives it without any change; None: it could not be replayed.
         predictions: the largest saving first.
+        store_ns: `period_ns` as the replay gives it, at each of STORE_RATIOS of the time that workers are
+            asleep: of a store 4 times as fast at 0.25. Empty: not replayed, or they hardly sleep.
+        pass_samples: of a whole pass over the data; None: not known.
         drawn: some batches in the middle of the run.
     """
 
@@ -114,11 +122,24 @@ class RankLoading(Struct, frozen=True, kw_only=True):
     slow_worker: int = -1
     replayed_ns: int | None = None
     predictions: tuple[LoaderPrediction, ...] = ()
+    store_ns: tuple[int, ...] = ()
+    pass_samples: int | None = None
     drawn: tuple[LoadedBatch, ...] = ()
 
     def prediction(self, change: LoaderChange) -> LoaderPrediction | None:
         """That of a change, if the replay has it."""
         return next((entry for entry in self.predictions if entry.change is change), None)
+
+    def period_with(self, asleep_ratio: float) -> float | None:
+        """`period_ns` were workers asleep for that share of the time that they are, 0 to 1: 1 / k of a store
+        k times as fast. Between replays evenly; None: there is none."""
+        if not self.store_ns:
+            return None
+        ratio = min(max(asleep_ratio, 0.0), 1.0)
+        at = max(1, bisect_left(STORE_RATIOS, ratio))
+        low, high = STORE_RATIOS[at - 1], STORE_RATIOS[at]
+        part = (ratio - low) / (high - low)
+        return self.store_ns[at - 1] * (1 - part) + self.store_ns[at] * part
 
     @property
     def cpu_ratio(self) -> float:
@@ -139,6 +160,11 @@ class RankLoading(Struct, frozen=True, kw_only=True):
     def read_chars(self) -> int | None:
         """Page cache included, likewise."""
         return _sum([worker.read_chars for worker in self.workers])
+
+    @property
+    def bytes_per_sample(self) -> float | None:
+        """Read by workers, page cache included; None: not known."""
+        return self.read_chars / self.samples if self.read_chars is not None and self.samples else None
 
     @property
     def cached_ratio(self) -> float | None:

@@ -12,13 +12,20 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from perfscope.analysis.intervals import median_of
+from perfscope.analysis.loading.predictions import NOTABLE
 from perfscope.analysis.loading.results import RankLoading
+from perfscope.analysis.loading.store import reads_of_thread, store_gains
+from perfscope.analysis.machine.thread_states import ThreadStates
+from perfscope.analysis.missing import Missing, missing_figure
 from perfscope.analysis.results import RankResult
 from perfscope.analysis.steps import FEWEST_OF_HALF, RankSteps
 from perfscope.analysis.whatif.analyze import WhatIfs
 from perfscope.analysis.whatif.results import WhatIf
 from perfscope.analysis.whole_run.results import WholeRun
 from perfscope.messages import loading as texts
+from perfscope.vocabulary.causes import Cause
+from perfscope.vocabulary.figures import Figure
+from perfscope.vocabulary.loading import LoaderChange
 from perfscope.vocabulary.run_parts import RunPart
 
 _INPUT_WAIT = "no_input_wait"
@@ -31,6 +38,7 @@ class MeanInput(Struct, frozen=True, kw_only=True):
     """Means over the untraced steps after the warm-up, of the rank that waits longest.
 
     Attributes:
+        rank: that one.
         removable_ns: of the wait, what the step is longer for: a device may compute meanwhile.
         in_few: the waits are in a few long steps, which are a finding of their own.
         hidden_when_traced: workers set the pace, and the training waits less for them where a profiler
@@ -125,17 +133,36 @@ def _spread(steps: RankSteps) -> float | None:
     return abs(first - second) / float(steps.counted.mean())
 
 
-def with_loading(what_ifs: WhatIfs, loading: Sequence[RankLoading], mean: MeanInput | None) -> WhatIfs:
-    """With the wait for input of the mean step where steps are uneven, and the loader's predictions."""
+def with_loading(
+    what_ifs: WhatIfs,
+    loading: Sequence[RankLoading],
+    mean: MeanInput | None,
+    states: Mapping[int, ThreadStates] = {},
+) -> tuple[WhatIfs, tuple[Missing, ...]]:
+    """With the wait for input of the mean step where steps are uneven, and predictions of other stores.
+
+    Args:
+        what_ifs: of the replay of steps.
+        loading: loaders with workers.
+        mean: None: no rank timed its waiting for input.
+        states: by rank, what the training thread was seen in.
+    """
+    missing: tuple[Missing, ...] = ()
     if mean is None:
-        return what_ifs
+        return what_ifs, missing
     listed = list(what_ifs.what_ifs)
     if mean.is_uneven:
         listed = [_of_mean(entry, mean) if entry.id == _INPUT_WAIT else entry for entry in listed]
     worst = longest_wait(loading)
     if worst is not None:
         listed += _predictions(worst, mean)
-    return replace(what_ifs, what_ifs=tuple(sorted(listed, key=lambda entry: -entry.gain_ns)))
+    elif mean.wait_ns >= NOTABLE * mean.step_ns:
+        if mean.rank in states:
+            listed += _of_thread(mean, reads_of_thread(states[mean.rank], mean.step_ns, mean.wait_ns))
+        else:
+            missing = (missing_figure(Figure.STORE_WHAT_IFS, Cause.STATE_HARDLY_READ, ranks=(mean.rank,)),)
+    ordered = tuple(sorted(listed, key=lambda entry: -entry.gain_ns))
+    return replace(what_ifs, what_ifs=ordered), missing
 
 
 def longest_wait(loading: Sequence[RankLoading]) -> RankLoading | None:
@@ -162,19 +189,37 @@ def saved_per_step(loading: RankLoading, saved_ns: float) -> float:
 
 
 def _predictions(loading: RankLoading, mean: MeanInput) -> list[WhatIf]:
+    if loading.replayed_ns is None:
+        return []
+    evidence = texts.rests_on(loading.period_ns, loading.replayed_ns, loading.num_asks)
+    gains = [
+        (entry.change, entry.factor, saved_per_step(loading, entry.saved_ns)) for entry in loading.predictions
+    ]
+    return _what_ifs(mean, gains, evidence, loading.rank)
+
+
+def _of_thread(mean: MeanInput, read_ns: float) -> list[WhatIf]:
+    """Of a training thread that loads its own data and waits so long for files in the mean step."""
+    return _what_ifs(mean, store_gains(read_ns), texts.seen_in_files(read_ns, mean.wait_ns), mean.rank)
+
+
+def _what_ifs(
+    mean: MeanInput, gains: Sequence[tuple[LoaderChange, float, float]], evidence: str, rank: int
+) -> list[WhatIf]:
+    """Of (change, factor, ns saved per mean step), those worth a line."""
     made = []
-    for entry in loading.predictions:
-        gain = min(round(saved_per_step(loading, entry.saved_ns)), round(mean.step_ns))
-        if gain >= LEAST_SAVED * mean.step_ns and loading.replayed_ns is not None:
+    for change, factor, saved_ns in gains:
+        gain = min(round(saved_ns), round(mean.step_ns))
+        if gain >= LEAST_SAVED * mean.step_ns:
             made.append(
                 WhatIf(
-                    id=entry.change.value,
-                    title=texts.change_text(entry.change, entry.factor),
+                    id=f"{change.value}:{factor:g}" if change is LoaderChange.FASTER_STORE else change.value,
+                    title=texts.change_text(change, factor),
                     step_ns=round(mean.step_ns) - gain,
                     gain_ns=gain,
                     gain_ratio=gain / mean.step_ns,
-                    evidence=texts.rests_on(loading.period_ns, loading.replayed_ns, loading.num_asks),
-                    rank=loading.rank,
+                    evidence=evidence,
+                    rank=rank,
                     of_mean=True,
                 )
             )

@@ -46,10 +46,14 @@ from perfscope.rundir.sample_facts import Gap, SamplerEnd
 from perfscope.vocabulary.causes import Cause
 from perfscope.vocabulary.figures import Figure
 from perfscope.vocabulary.gpu import THROTTLE_TIME
+from perfscope.vocabulary.memory import HOST_AVAILABLE, JOB_LIMIT, JOB_USED
 
 _MOST_ROOFLINES = 4  # hosts of one run are usually alike
-# What is still asked of a host once all hosts are known: by `wire` and by the findings.
-KEPT_METRICS = METRICS | {THROTTLE_TIME.name, "pressure_some", "rank_runqueue_wait", MAIN_WAIT, MAIN_STATE}
+# What is still asked of a host once all hosts are known: by `wire`, by the findings and by what-ifs.
+KEPT_METRICS = METRICS | {
+    *(THROTTLE_TIME.name, "pressure_some", "rank_runqueue_wait", MAIN_WAIT, MAIN_STATE),
+    *(HOST_AVAILABLE, JOB_USED, JOB_LIMIT),
+}
 
 
 class Training(Struct, frozen=True, kw_only=True):

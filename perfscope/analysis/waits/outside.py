@@ -104,6 +104,9 @@ class UntracedWork(Struct, frozen=True, kw_only=True):
         return max(self.imbalance_ns, self.excess[busiest] * (1 - 1 / len(self.excess)))
 
 
+NOT_COMPARED = UntracedWork()
+
+
 def untraced_work(times: Mapping[int, RankStepTimes], parts: Mapping[int, StepParts]) -> UntracedWork:
     """How ranks differ in untraced steps.
 
@@ -122,16 +125,16 @@ def untraced_work(times: Mapping[int, RankStepTimes], parts: Mapping[int, StepPa
         slow one.
     """
     if len(times) < 2 or set(times) - set(parts):
-        return UntracedWork()
+        return NOT_COMPARED
     figures, sleeps, chosen_of = [], False, []
     for rank, rank_times in times.items():
         of_rank = parts[rank]
         chosen = of_rank.is_usual & has_states(of_rank) & (rank_times.outside_backward >= 0)
         chosen &= (of_rank.used["user_ns"] >= 0) & (of_rank.used["system_ns"] >= 0)
         if chosen.sum() < _FEWEST_STEPS:
-            return UntracedWork()
+            return NOT_COMPARED
         if median_of(of_rank.used["major_faults"][chosen]) > 0:
-            return UntracedWork()
+            return NOT_COMPARED
         sleeps |= median_of(asleep_ns(of_rank)[chosen]) >= _SLEEPS * median_of(of_rank.durations[chosen])
         busy = ran_ns(of_rank) + of_rank.runqueue
         process = of_rank.used["user_ns"] + of_rank.used["system_ns"]
@@ -139,7 +142,7 @@ def untraced_work(times: Mapping[int, RankStepTimes], parts: Mapping[int, StepPa
         figures.append([median_of(values[chosen]) for values in (busy, process, outside)])
         chosen_of.append((of_rank, chosen))
     if not sleeps:
-        return UntracedWork()
+        return NOT_COMPARED
     more = [values - _others_median(values) for values in np.array(figures, dtype=np.int64).T]
     excess = dict(zip(times, np.max(more, axis=0).astype(float).tolist(), strict=True))
     return UntracedWork(excess=excess, imbalance_ns=_imbalance_ns(chosen_of))

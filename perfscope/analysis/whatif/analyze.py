@@ -18,7 +18,7 @@ from perfscope.analysis.mainline import LINE_IDLE, LINE_INPUT, LINE_PARTS
 from perfscope.analysis.missing import Missing, missing_figure
 from perfscope.analysis.replay.program import Change, Program
 from perfscope.analysis.replay.replays import UNEXPLAINED, Replays
-from perfscope.analysis.waits.outside import UntracedWork
+from perfscope.analysis.waits.outside import NOT_COMPARED, UntracedWork
 from perfscope.analysis.waits.stragglers import CONFIRMS
 from perfscope.analysis.whatif import changes
 from perfscope.analysis.whatif.axes import RunAxes
@@ -74,7 +74,7 @@ def analyze_what_ifs(
     remote: Sequence[int] = (),
     wording: TrainingAdvice = TORCH,
     axis_of: Mapping[tuple[str, str], str] = {},
-    untraced: UntracedWork = UntracedWork(),
+    untraced: UntracedWork = NOT_COMPARED,
 ) -> WhatIfs:
     """Replays the run without each of its costs.
 
@@ -103,7 +103,7 @@ def analyze_what_ifs(
     work = RankWork.of(replays)
     asked = _Asked(replays=replays, usual_ns=usual_ns or replays.measured_ns, check=check)
     if len(work.groups()) != 1:  # ranks with other work are not compared
-        untraced = UntracedWork()
+        untraced = NOT_COMPARED
     slow = _confirmed(work.slow(layers), asked, untraced)
     axes = RunAxes.of(replays, costs, axis_of)
     what_ifs = [
@@ -247,9 +247,7 @@ def _of_axes(asked: _Asked, costs: Mapping[tuple[str, str], CallCost], axes: Run
     return what_ifs
 
 
-def _of_ranks(
-    asked: _Asked, work: RankWork, slow: Sequence[Slow], untraced: UntracedWork
-) -> list[WhatIf]:
+def _of_ranks(asked: _Asked, work: RankWork, slow: Sequence[Slow], untraced: UntracedWork) -> list[WhatIf]:
     last, apart = _last_to_begin(asked.replays)
     what_ifs = asked.what_if(
         "equal_start",

@@ -12,7 +12,8 @@ class WhatIf(Struct, frozen=True, kw_only=True):
     Attributes:
         id: stable slug: perfect_balance, zero_transfer, full_overlap, no_input_wait, no_stragglers,
             double_bandwidth, one_bucket, roofline:LAYER; of one axis of the mesh zero_transfer:AXIS,
-            full_overlap:AXIS, fast_link:AXIS; of a loader those of vocabulary.loading.LoaderChange.
+            full_overlap:AXIS, fast_link:AXIS; of a loader those of
+            vocabulary.loading.LoaderChange, faster_store:FACTOR.
         title: what is changed, in words.
         step_ns: the predicted step, in the scale of the usual (untraced) step.
         gain_ns: median untraced step - step_ns; never negative.

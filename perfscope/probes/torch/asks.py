@@ -81,6 +81,17 @@ def _ready(iterator: Any, information: Dict[int, Any]) -> Optional[int]:
         return None
 
 
+def _num_batches(sampler: Any) -> Optional[int]:
+    """Of a pass. None: an endless one, or a sampler of the program's own, whose `__len__` is not called."""
+    samplers = (sampler, getattr(sampler, "sampler", sampler))
+    if not all(type(each).__module__.startswith("torch.") for each in samplers):
+        return None
+    try:
+        return len(sampler)
+    except (TypeError, NotImplementedError, ValueError):
+        return None
+
+
 def _description(iterator: Any, number: int, workers: List[int]) -> Dict[str, Any]:
     sampler = getattr(iterator, "_index_sampler", None)
     size = getattr(sampler, "batch_size", None)
@@ -90,5 +101,6 @@ def _description(iterator: Any, number: int, workers: List[int]) -> Dict[str, An
         "workers": workers,
         "prefetch": getattr(iterator, "_prefetch_factor", None),
         "batch_size": size if isinstance(size, int) else None,
+        "batches": _num_batches(sampler),
         "is_pinned": bool(getattr(iterator, "_pin_memory", False)),
     }

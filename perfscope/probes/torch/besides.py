@@ -8,6 +8,7 @@ from typing import Any, List, Optional, Tuple
 
 from ..frames import around
 from ..process import current
+from . import host_calls
 from .models import ForwardCall, is_trained
 
 # Module -> functions that write a checkpoint, or start doing so.
@@ -55,6 +56,12 @@ def add_to_marked_step(cutter: Any, input_ns: int = 0, optimizer_ns: int = 0) ->
         cutter.add_input(input_ns)
     if optimizer_ns:
         cutter.add_optimizer(optimizer_ns)
+
+
+def watch(probe: Any) -> None:
+    """Time what the training thread does besides, and calls that it waits in."""
+    wrap_saving(probe)
+    host_calls.watch(probe)
 
 
 def wrap_saving(probe: Any) -> None:

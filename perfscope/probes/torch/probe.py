@@ -115,7 +115,7 @@ class TorchProbe(FrameworkProbe):
         optimizer.register_optimizer_step_post_hook(self._optimizer_post)
         wrap_backward(self, torch)
         wrap_loader(self)
-        besides.wrap_saving(self)
+        besides.watch(self)
         ranges.watch(self.process.phases, torch)
         wrap_scaler(self)
         self.batches.install(torch)

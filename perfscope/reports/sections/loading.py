@@ -92,6 +92,9 @@ def _reads(loading: RankLoading) -> list[tuple[str, str]]:
         return []
     per = "" if not loading.samples else f", {units.format_bytes(chars / loading.samples)} per sample"
     pairs = [("Read by workers", f"{units.format_bytes(chars)}{per}")]
+    if loading.pass_samples and loading.bytes_per_sample:
+        part = units.format_bytes(loading.bytes_per_sample * loading.pass_samples)
+        pairs.append(("A pass over the data", f"{part} of this rank"))
     if stored is not None and loading.cached_ratio is not None:
         busy_ns = sum(worker.mean_ns * worker.num_batches for worker in loading.workers)
         rate = units.format_rate(stored / busy_ns * 1e9 * loading.num_workers) if busy_ns else ""

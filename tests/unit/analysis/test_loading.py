@@ -7,20 +7,33 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 import pytest
+from msgspec.structs import replace
 
 from perfscope.analysis.loading.record import rank_loading
 from perfscope.analysis.loading.results import RankLoading
-from perfscope.analysis.loading.what_ifs import mean_input
+from perfscope.analysis.loading.store import with_node_cache
+from perfscope.analysis.loading.what_ifs import mean_input, with_loading
+from perfscope.analysis.machine.host import Host
+from perfscope.analysis.machine.thread_states import ThreadStates
+from perfscope.analysis.machine.topology import Topology
 from perfscope.analysis.steps import RankSteps, rank_steps
+from perfscope.analysis.whatif.analyze import NOTHING
 from perfscope.analysis.whole_run.results import LongSteps, WholeRun
+from perfscope.rundir.host_records import CeilingsRecord
 from perfscope.rundir.loader_records import LoaderIterator, Loading, WorkerRows, read_loading, read_worker
+from perfscope.rundir.samples import HostSamples, SampleSeries
 from perfscope.rundir.schema import STEPS
+from perfscope.vocabulary.causes import Cause
+from perfscope.vocabulary.figures import Figure
+from perfscope.vocabulary.host_activity import HostActivity
 from perfscope.vocabulary.loading import InputCause, LoaderChange
+from perfscope.vocabulary.memory import HOST_AVAILABLE, JOB_LIMIT, JOB_USED
 from perfscope.vocabulary.run_parts import RunPart
 from tests.support.study_entries import parts, rank_result
 
 MS = 1_000_000
 NUM = 80
+STORES = (LoaderChange.DOUBLE_STORE, LoaderChange.FASTER_STORE)
 
 
 def loader(
@@ -29,6 +42,7 @@ def loader(
     cpu: float = 1.0,
     used: Mapping[str, int | None] | None = None,
     prefetch: int = 2,
+    num_batches: int | None = None,
 ) -> Loading:
     """A loader whose worker number i takes `lengths_ms[i]` for a batch, of which `cpu` is computing."""
     num_workers = len(lengths_ms)
@@ -53,7 +67,9 @@ def loader(
         100 + number: WorkerRows(worker=number, pid=100 + number, rows=np.array(of_worker), used=used or {})
         for number, of_worker in enumerate(rows)
     }
-    iterator = LoaderIterator(number=0, workers=tuple(workers), prefetch=prefetch, batch_size=8)
+    iterator = LoaderIterator(
+        number=0, workers=tuple(workers), prefetch=prefetch, batch_size=8, num_batches=num_batches
+    )
     return Loading(iterators={0: iterator}, asks=np.array(asks), workers=workers)
 
 
@@ -174,3 +190,101 @@ def test_waits_in_few_steps_count_in_the_mean_where_workers_set_the_pace(
     assert mean is not None and mean.is_uneven is is_pace
     # A loader whose batches are ready in time has long waits for another reason: the finding of these steps.
     assert mean.in_few is not is_pace
+
+
+def stored_loader(asleep_ms: float = 36, pass_batches: int | None = None) -> RankLoading:
+    """Two workers that compute 4 ms for each batch of 8 samples of 128 KiB, and wait for storage."""
+    length = 4 + asleep_ms
+    stored = {"rchar": NUM << 19, "read_bytes": NUM << 19}  # of each worker
+    loading = loader([length, length], cpu=4 / length, used=stored, num_batches=pass_batches)
+    return read(loading)
+
+
+@pytest.mark.parametrize("factor", [2, 3, 4, 8, 20])
+def test_a_store_some_times_as_fast_gives_what_a_loader_on_it_takes(factor: float) -> None:
+    slow, fast = stored_loader(), stored_loader(asleep_ms=36 / factor)
+    predicted = slow.period_with(1 / factor)
+    assert predicted is not None and 0.95 < predicted / fast.period_ns < 1.05
+    of_factor = [entry for entry in slow.predictions if entry.change in STORES and entry.factor == factor]
+    assert [entry.period_ns for entry in of_factor] == ([round(predicted)] if factor in (2, 4, 8) else [])
+
+
+def host(free_bytes: int | None, limit: int | None = None) -> Host:
+    """A host with memory that was free at three readings, and a control group that used 1 MiB of `limit`."""
+    readings = {} if free_bytes is None else {HOST_AVAILABLE: [2 * free_bytes, free_bytes, 2 * free_bytes]}
+    if limit is not None:
+        readings |= {JOB_USED: [1 << 20] * 3, JOB_LIMIT: [limit] * 3}
+    at = np.arange(3) * 1_000 * MS
+    series = [
+        SampleSeries(
+            collector="memory", metric=metric, labels={"group": "job"} if "job" in metric else {},
+            unit="bytes", kind="gauge", source="", limit=None, scale=1.0, t_begin_ns=at, t_end_ns=at,
+            values=np.array(values), quality=np.zeros(3, np.uint8), segment=np.zeros(3, np.int32),
+        )
+        for metric, values in readings.items()
+    ]  # fmt: skip
+    samples = HostSamples(
+        host="a", series=tuple(series), facts=(), anchors=(), intervals=(), ends=(), num_dropped=0
+    )
+    return Host(
+        name="a", samples=samples, topology=Topology.of(None), ceilings=CeilingsRecord(), ranks=(),
+        steps_ns=None,
+    )  # fmt: skip
+
+
+DATA = 100 * 8 << 17  # bytes of a pass of 100 batches
+
+
+@pytest.mark.parametrize(
+    ("free", "limit", "held"),
+    [(2 * DATA, None, 1.0), (DATA // 2, None, 0.5), (2 * DATA, DATA // 4 + (1 << 20), 0.25)],
+)
+def test_a_cache_in_each_node_spares_the_store_what_fits_into_its_free_memory(
+    free: int, limit: int | None, held: float
+) -> None:
+    (loading,), missing = with_node_cache([stored_loader(pass_batches=100)], [host(free, limit)], {0: "a"})
+    cached = loading.prediction(LoaderChange.NODE_CACHE)
+    assert cached is not None and cached.factor == pytest.approx(held) and not missing
+    with_it = stored_loader(asleep_ms=36 * (1 - held))
+    assert 0.9 < cached.period_ns / with_it.period_ns < 1.1
+
+
+def test_every_node_needs_the_data_of_all_ranks() -> None:
+    ranks = [replace(stored_loader(pass_batches=100), rank=rank) for rank in (0, 1)]
+    loading, _ = with_node_cache(ranks, [host(DATA)], {0: "a", 1: "a"})
+    cached = loading[1].prediction(LoaderChange.NODE_CACHE)
+    assert cached is not None and cached.factor == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(
+    ("pass_batches", "free", "cause"),
+    [(None, DATA, Cause.PASS_NOT_KNOWN), (100, None, Cause.FREE_MEMORY_NOT_READ)],
+)
+def test_a_cache_of_which_too_little_is_known_is_missing(
+    pass_batches: int | None, free: int | None, cause: Cause
+) -> None:
+    (loading,), missing = with_node_cache([stored_loader(pass_batches=pass_batches)], [host(free)], {0: "a"})
+    assert loading.prediction(LoaderChange.NODE_CACHE) is None
+    (entry,) = missing
+    assert (entry.figure, entry.cause, entry.ranks) == (Figure.NODE_CACHE, cause, (0,))
+
+
+def test_a_pass_that_another_followed_says_how_long_passes_are() -> None:
+    once = loader([20, 20])
+    again = once.asks.copy()
+    again[:, 1] += int(again[-1, 1] + again[-1, 2]) + MS
+    twice = Loading(iterators=once.iterators, asks=np.concatenate([once.asks, again]), workers=once.workers)
+    assert read(once).pass_samples is None and read(twice).pass_samples == 8 * NUM
+
+
+def test_a_training_thread_that_reads_files_itself_has_what_ifs_of_the_store() -> None:
+    mean = mean_input({0: waiting_steps([10] * 40, 4)}, [], None, [])
+    assert mean is not None and mean.wait_ns == 6 * MS
+    seen = ThreadStates(num_readings=40, ratios={HostActivity.FILES: 0.5, HostActivity.SLEEP: 0.1})
+    what_ifs, missing = with_loading(NOTHING, [], mean, {0: seen})
+    gains = {entry.id: entry.gain_ns for entry in what_ifs.what_ifs}
+    assert gains["store_twice_as_fast"] == 2.5 * MS and gains["store_cached"] == 5 * MS and not missing
+    awake = ThreadStates(num_readings=40, ratios={HostActivity.FILES: 0.05})
+    assert with_loading(NOTHING, [], mean, {0: awake}) == (NOTHING, ())
+    _, unread = with_loading(NOTHING, [], mean, {})
+    assert [entry.cause for entry in unread] == [Cause.STATE_HARDLY_READ]

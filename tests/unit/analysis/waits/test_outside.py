@@ -62,14 +62,15 @@ def analyzed(
         window = [0 if is_traced and step in TRACED else -1 for step in range(NUM)]
         run.steps(rank, [STEP] * NUM, window=window, **used)
         if is_traced:
-            spans = []
+            spans, marks = [], []
             for step in TRACED:
                 begin = step * STEP + begins_ms * MS * (rank == 1 and step == TRACED[0])
                 compute = (compute_ms[rank] + turns_ms * (step % 2 == rank)) * MS
                 end = (step + 1) * STEP - MS
+                marks.append((step, begin, end + MS))
                 spans.append(span(begin, compute, "compute"))
                 spans.append(comm(begin + compute, end - begin - compute, step, in_bytes=10**6))
-            run.window(rank, spans, [(step, step * STEP, (step + 1) * STEP) for step in TRACED])
+            run.window(rank, spans, marks)
     return analyze_run(run.read())
 
 
@@ -143,8 +144,7 @@ def test_imbalance_of_a_few_traced_steps_counts_as_far_as_untraced_steps_show_it
 
 
 def test_ranks_that_take_turns_in_untraced_steps_are_imbalanced(tmp_path: Path) -> None:
-    turns = {"ran_ms": (16, 16), "backward_ms": (20, 20), "compute_ms": (16, 16), "turns_ms": 16}
-    analysis = analyzed(tmp_path, **turns)
+    analysis = analyzed(tmp_path, ran_ms=(16, 16), backward_ms=(20, 20), compute_ms=(16, 16), turns_ms=16)
     assert gain_of(analysis, "perfect_balance") == pytest.approx(8 * MS, rel=0.05)
     assert any(finding.id is FindingKind.IMBALANCE for finding in analysis.findings)
 
