@@ -69,7 +69,11 @@ class Column(Struct, frozen=True, kw_only=True):
 
     def text(self, value: Value) -> str:
         text = format_value(self.unit, value)
-        return units.with_sign(text, value) if self.signed and isinstance(value, (int, float)) else text
+        if not isinstance(value, (int, float)):
+            return text
+        if self.signed:
+            return units.with_sign(text, value)
+        return f"−{text[1:]}" if text.startswith("-") else text
 
 
 class RowNote(Struct, frozen=True, kw_only=True):

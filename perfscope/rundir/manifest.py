@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from pathlib import Path
 
 from perfscope.errors import RunDirectoryError, UnreadableFileError
 from perfscope.rundir import layout
 from perfscope.rundir.documents import Document, parse_document
+from perfscope.rundir.files import names_in
 from perfscope.rundir.opening import read_bounded, reason_of
+from perfscope.rundir.writer import RUNS
+
+_MOST_NAMED = 3
 
 
 def locate(path: Path) -> Path:
@@ -16,7 +21,7 @@ def locate(path: Path) -> Path:
         if path.is_symlink() and not path.exists():
             raise RunDirectoryError(f"{path} is a link to {path.readlink()}, which is not there")
         if not path.exists():
-            raise RunDirectoryError(f"{path} is not there")
+            raise RunDirectoryError(f"{path} is not there{_newest_runs()}")
         if path.name == layout.RUN_JSON and path.is_file():
             return path.parent
         if not path.is_dir():
@@ -28,6 +33,14 @@ def locate(path: Path) -> Path:
     except OSError as error:
         raise RunDirectoryError(f"{path} cannot be read: {reason_of(error)}") from None
     return path.resolve()
+
+
+def _newest_runs() -> str:
+    """``; the newest runs here: a, b``, by the times in their names; "" where there is none."""
+    folders = (Path(RUNS, name) for name in sorted(names_in(Path(RUNS)), reverse=True))
+    runs = (run for run in folders if (run / layout.RUN_JSON).is_file() and not run.is_symlink())
+    newest = [str(run) for run in islice(runs, _MOST_NAMED)]
+    return f"; the newest runs here: {', '.join(newest)}" if newest else ""
 
 
 def read_manifest(folder: Path) -> tuple[Document, bool]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -187,6 +186,6 @@ def command(context: click.Context, /, **options: Any) -> None:
     else:
         raise UsageError(
             "nothing to check: put the training command behind `--`, or name runs "
-            f"(see `{shlex.quote(context.command_path)} --help`)"
+            f"(see `{context.command_path} --help`)"
         )
     context.exit(code)

@@ -191,7 +191,7 @@ def _worst_calls(calls: tuple[CollectiveCall, ...]) -> Table:
     worst = sorted(calls, key=lambda c: (-c.start_skew_ns, c.window, c.start_ns))[:WORST_CALLS]
     return Table(
         id="worst-calls-table",
-        title=f"The {len(worst)} calls with the longest wait for the last rank",
+        title="Calls with the longest wait for the last rank",
         columns=(
             Column(key="collective", title="Collective", unit=Unit.CODE, primary=True),
             Column(key="group", title="Group"),

@@ -14,7 +14,7 @@ from perfscope.analysis.results import RunAnalysis
 from perfscope.reports import geometry
 from perfscope.reports.build import build_report
 from perfscope.reports.display import visible
-from perfscope.reports.model import Bar, ChartPart, LineChart, StackedBars, Table, Unit, format_value
+from perfscope.reports.model import Bar, ChartPart, Column, LineChart, StackedBars, Table, Unit, format_value
 from tests.support.records import run_record
 from tests.unit.reports.test_synthetic import synthetic_analysis, synthetic_timeline
 
@@ -135,6 +135,12 @@ def test_long_series_are_thinned_without_losing_extremes() -> None:
 @pytest.mark.parametrize("unit", list(Unit))
 def test_what_is_not_a_figure_is_shown_as_missing(unit: Unit, value: float | None) -> None:
     assert format_value(unit, value) == "–"
+
+
+def test_negative_cells_have_a_minus_sign() -> None:
+    assert Column(key="a", title="A", unit=Unit.RATIO).text(-0.146) == "−14.6 %"
+    assert Column(key="a", title="A", unit=Unit.RATIO, signed=True).text(0.146) == "+14.6 %"
+    assert Column(key="a", title="A", unit=Unit.CODE).text("-x") == "-x"
 
 
 def test_plain_numbers_keep_only_useful_decimals() -> None:

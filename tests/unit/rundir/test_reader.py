@@ -57,6 +57,17 @@ def test_what_is_no_run_is_one_clear_line(tmp_path: Path) -> None:
     assert "holds no run.json" in error_of(tmp_path / "empty")
 
 
+def test_where_a_run_is_not_there_the_newest_ones_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(1, 6):
+        SyntheticRun(tmp_path / "perfscope-runs" / f"2026112{number}T090218Z-train")
+    (tmp_path / "perfscope-runs" / "latest").symlink_to("20261125T090218Z-train")
+    monkeypatch.chdir(tmp_path)
+    newest = ", ".join(f"perfscope-runs/2026112{number}T090218Z-train" for number in (5, 4, 3))
+    assert error_of(Path("nosuch")) == f"nosuch is not there; the newest runs here: {newest}"
+
+
 @pytest.mark.parametrize("text", ['{"schema_version": 1', "[1]", "", "\udcff"])
 def test_a_broken_manifest_is_said_to_be_broken(tmp_path: Path, text: str) -> None:
     (tmp_path / "run.json").write_bytes(text.encode("utf-8", "surrogateescape"))
