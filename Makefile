@@ -5,9 +5,9 @@ TEST_VENV := build/test-venv
 CHECK := build/check
 PIP_FLAGS := --disable-pip-version-check --quiet -c constraints.txt
 RANKS ?= 4
-# Tests that time out or fail leave their reasons in the closing lines (-ra in pyproject.toml).
+# A file runs in one worker, so that what its tests start together is started once. Tests that time out or fail leave their reasons in the closing lines (-ra in pyproject.toml).
 ELSEWHERE = not vm and not gpu and not slurm and not frameworks and not sweep and not ecosystem
-PYTEST_FLAGS ?= -n 3 --dist worksteal --durations 25 -m "not slow and $(ELSEWHERE)"
+PYTEST_FLAGS ?= -n 3 --dist loadfile --durations 25 -m "not slow and $(ELSEWHERE)"
 FRAMEWORKS_VENV := build/frameworks-venv
 DOCS_VENV := build/docs-venv
 
