@@ -5,6 +5,9 @@ Needs Chromium and chromedriver (Debian packages chromium, chromium-driver) and 
 
 from __future__ import annotations
 
+import base64
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -101,6 +104,18 @@ def test_narrow_screens_do_not_scroll_sideways(browser: Browser, report: Path, w
     browser.open(report, width=width, height=780)
     size = browser.js("return [document.documentElement.scrollWidth, window.innerWidth]")
     assert size[0] <= size[1] == width
+
+
+@pytest.mark.skipif(shutil.which("pdftotext") is None, reason="no pdftotext here (Debian: poppler-utils)")
+def test_no_printed_page_is_empty(browser: Browser, report: Path, tmp_path: Path) -> None:
+    browser.open(report)
+    printed = browser.driver.execute_cdp_cmd("Page.printToPDF", {"preferCSSPageSize": True})["data"]
+    file = tmp_path / "printed.pdf"
+    file.write_bytes(base64.b64decode(printed))
+    text = subprocess.run(["pdftotext", file, "-"], capture_output=True, text=True, check=True).stdout
+    pages = text.removesuffix("\f").split("\f")
+    assert len(pages) > 3 and min(len(page.split()) for page in pages[:-1]) > 20
+    assert pages[-1].split()
 
 
 def test_a_phone_and_a_screen_are_scrolled_a_few_times_only(browser: Browser, report: Path) -> None:

@@ -82,7 +82,10 @@ def test_a_terminal_that_is_shown_tells_nothing_of_the_machine(name: str) -> Non
     assert not OF_MACHINES.findall((IMAGES / name).read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize("run", ["two-hosts", pytest.param("gpt2", marks=pytest.mark.slow)])
+SLOW = [pytest.param(run, marks=pytest.mark.slow) for run in ("gpt2", "cnn")]
+
+
+@pytest.mark.parametrize("run", ["two-hosts", *SLOW])
 def test_a_picture_says_what_the_report_says_today(
     run: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
