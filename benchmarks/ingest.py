@@ -59,7 +59,7 @@ PERFSCOPE_INGEST = """
 import sys
 from pathlib import Path
 from perfscope.ingest.run import ingest_run
-from perfscope.no_pandas import lean_process
+from perfscope.lean_imports import lean_process
 lean_process()
 print(ingest_run(Path(sys.argv[2]))[0].events_kept)
 """

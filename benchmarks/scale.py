@@ -25,7 +25,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from perfscope.no_pandas import lean_process
+from perfscope.lean_imports import lean_process
 from perfscope.rundir.schema import TIMELINE
 
 EPOCH = 1_780_000_000_000_000_000

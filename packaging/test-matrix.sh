@@ -23,7 +23,7 @@ for python in ${PYTHONS:-python3.10 python3.11 python3.12 python3.13 python3.14}
     "$python" -m venv "$venv"
     "$venv/bin/python" -m pip install --quiet "$wheel" hypothesis psutil pytest pytest-timeout pytest-xdist pyyaml 2>"$out/log" ||
         { cat "$out/log" >&2; status=1; continue; }
-    tested "$venv/bin/python" none tests/unit/probes tests/unit/rundir tests/unit/test_no_pandas.py
+    tested "$venv/bin/python" none tests/unit/probes tests/unit/rundir tests/unit/test_lean_imports.py
     for torch in ${TORCHES:-2.1.2 2.4.1 2.8.0 2.13.0}; do
         if "$venv/bin/python" -m pip install --quiet --no-deps "torch==$torch+cpu" 2>/dev/null &&
             "$venv/bin/python" -m pip install --quiet "torch==$torch+cpu" pillow 2>/dev/null; then

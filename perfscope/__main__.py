@@ -2,13 +2,16 @@
 
 import sys
 
+# They end in an order of their own: connections, MPI, devices.
+_FOREIGN = ("distributed", "mpi4py", "torch", "tensorflow", "jax", "mxnet", "paddle")
+
 
 def main() -> None:
     """Entry point. Everything else is imported inside, so that Ctrl-C while loading is no stack trace."""
     try:
-        from perfscope.no_pandas import hide_pandas
+        from perfscope.lean_imports import hide_unused
 
-        hide_pandas()
+        hide_unused()
         from perfscope.cli.main import main as run
         from perfscope.cycle_collector import in_one_command
 
@@ -19,5 +22,35 @@ def main() -> None:
         sys.exit(130)
 
 
+def program() -> None:
+    """`main` as a process of its own, which is over with it."""
+    try:
+        main()
+    except SystemExit as stop:
+        if isinstance(stop.code, int):
+            _leave(stop.code)
+        raise
+
+
+def _leave(code: int) -> None:
+    """Ends the process without freeing its modules and objects one by one: 15 ms.
+
+    Returns where Python is to end it: where threads run, output cannot be written, or others have to finish.
+    """
+    import atexit
+    import os
+    import threading
+
+    if threading.active_count() > 1 or any(name in sys.modules for name in _FOREIGN):
+        return
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except (AttributeError, OSError, ValueError):  # closed, or a full disk
+        return
+    atexit._run_exitfuncs()
+    os._exit(code)
+
+
 if __name__ == "__main__":
-    main()
+    program()

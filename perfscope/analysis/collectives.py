@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from itertools import chain
 
 import numpy as np
 from msgspec import Struct
@@ -30,11 +31,13 @@ from perfscope.analysis.missing import Missing, missing_figure
 from perfscope.analysis.pairs import RECV, SEND, match_pairs
 from perfscope.analysis.results import CollectiveCall, CollectiveResult
 from perfscope.messages import collectives as why
+from perfscope.tasks import chunks
 from perfscope.vocabulary.causes import Cause
 from perfscope.vocabulary.figures import Figure
 from perfscope.volumes import bus_factor
 
 _Matched = list[tuple[int, MatchedCalls]]  # (window, calls)
+_RANKS_TOGETHER = 256
 
 # Synchronizing whatever the ranks hand in: an all_to_all may have nothing to wait for on some rank.
 ALL_NEED_ALL = SYNCHRONIZING - {"all_to_all"}
@@ -173,16 +176,24 @@ def _union_means(matches: Sequence[JudgedCalls]) -> tuple[int | None, int | None
     """
     spans: dict[int, list[tuple[Int64, Int64, Int64]]] = defaultdict(list)
     for calls in matches:
-        for row, rank in enumerate(calls.ranks):
-            enter = calls.last_entry - calls.lead[row]
-            spans[rank].append((enter, enter + calls.wait[row], enter + calls.duration[row]))
+        enters = calls.last_entry - calls.lead
+        ends = zip(enters, enters + calls.wait, enters + calls.duration, strict=True)
+        for rank, of_rank in zip(calls.ranks, ends, strict=True):
+            spans[rank].append(of_rank)
     if not spans:
         return None, None
     in_calls = waiting = 0
-    for parts in spans.values():
-        enter, waited, leave = (np.concatenate(columns) for columns in zip(*parts, strict=True))
-        in_calls += iv.length(iv.union(enter, leave))
-        waiting += iv.length(iv.union(enter, waited))
+    for ranks in chunks(list(spans.values()), _RANKS_TOGETHER):
+        lengths = [sum([len(enter) for enter, _, _ in parts]) for parts in ranks]
+        row = np.repeat(np.arange(len(ranks)), lengths)
+        enter, waited, leave = (
+            np.concatenate(columns) for columns in zip(*chain.from_iterable(ranks), strict=True)
+        )
+        first = np.full(len(ranks), np.iinfo(np.int64).max)  # of each rank: nearer to 0, where many have room
+        np.minimum.at(first, row, enter)
+        enter, waited, leave = (times - first[row] for times in (enter, waited, leave))
+        in_calls += int(iv.grouped_length(row, enter, leave, len(ranks)).sum())
+        waiting += int(iv.grouped_length(row, enter, waited, len(ranks)).sum())
     return round(in_calls / len(spans)), round(waiting / len(spans))
 
 

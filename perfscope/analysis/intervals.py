@@ -54,8 +54,8 @@ def numbered(values: NDArray[_T]) -> tuple[NDArray[_T], NDArray[np.intp]]:
     return (np.flatnonzero(is_there) + low).astype(values.dtype), place[values - low]
 
 
-def median_of(values: NDArray[np.integer[Any]]) -> float:
-    """`np.median` of whole numbers, at least one: of few, in a fifth of its time."""
+def median_of(values: NDArray[np.integer[Any]] | Float64) -> float:
+    """`np.median` of numbers without NaN, at least one: of few, in a fifth of its time."""
     ordered = np.sort(values)
     return (float(ordered[(len(ordered) - 1) // 2]) + float(ordered[len(ordered) // 2])) / 2
 
@@ -356,8 +356,9 @@ _STEADY = 0.8  # Kendall's tau: 26 of the 28 pairs of blocks rise; by chance in 
 
 
 def block_medians(values: Int64, num: int = BLOCKS) -> Int64:
-    """Medians of equal parts, in order; shape (num,). There must be as many values."""
-    result: Int64 = np.array([np.median(part) for part in np.array_split(values, num)], dtype=np.int64)
+    """Medians of equal parts, in order. There must be as many values: shape (..., n) -> (..., num)."""
+    parts = np.array_split(values, num, axis=-1)
+    result: Int64 = np.stack([np.median(part, axis=-1) for part in parts], axis=-1).astype(np.int64)
     return result
 
 

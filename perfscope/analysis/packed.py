@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TypeVar, overload
+from typing import Any, TypeVar, overload
 
 import msgspec
 
 T = TypeVar("T")
+Other = TypeVar("Other")
 
 
 class Packed(Sequence[T]):
@@ -27,6 +28,10 @@ class Packed(Sequence[T]):
 
     def _decoded(self) -> list[T]:
         return msgspec.msgpack.decode(self._content, type=list[self._kind])  # type: ignore[name-defined]
+
+    def read_as(self, kind: type[Other]) -> list[Other]:
+        """The records with the fields of `kind` alone."""
+        return msgspec.msgpack.decode(self._content, type=list[kind])  # type: ignore[valid-type]
 
     @overload
     def __getitem__(self, index: int) -> T: ...
@@ -51,3 +56,8 @@ class Packed(Sequence[T]):
 
     def __repr__(self) -> str:
         return repr(self._decoded())
+
+
+def read_as(kind: type[Other], records: Sequence[Any]) -> Sequence[Other]:
+    """Records of which only the fields of `kind` are needed; those that are not packed, as they are."""
+    return records.read_as(kind) if isinstance(records, Packed) else records

@@ -366,13 +366,7 @@ def _evidence(source: RunSource, figures: _Figures, analysis: RunAnalysis) -> Ev
             for rank, parts in figures.ranks.parts.items()
             if (ns := other_threads_ns(parts)) is not None
         },
-        slept_ratio={
-            result.rank: usual_sleep_ratio(result.breakdown_ns, figures.ranks.parts[result.rank])
-            for result in analysis.ranks
-            if is_torch(source.rank_records)  # others compute in threads that the training thread waits for
-            and result.breakdown_ns is not None
-            and result.rank in figures.ranks.parts
-        },
+        slept_ratio=_slept_ratios(source, figures.ranks),
         cpu_waits=cpu_waits(
             figures.hosts, figures.machine.disturbances if figures.machine else (), figures.ranks.parts
         ),
@@ -396,6 +390,17 @@ def _evidence(source: RunSource, figures: _Figures, analysis: RunAnalysis) -> Ev
         no_window=figures.no_window,
         workload=analysis.workload,
     )
+
+
+def _slept_ratios(source: RunSource, ranks: RankFiles) -> dict[int, float | None]:
+    """By rank; of torch alone, because others compute in threads that the training thread waits for."""
+    if not is_torch(source.rank_records):
+        return {}
+    return {
+        result.rank: usual_sleep_ratio(result.breakdown_ns, ranks.parts[result.rank])
+        for result in ranks.results
+        if result.breakdown_ns is not None and result.rank in ranks.parts
+    }
 
 
 def _traced_ratio(figures: _Figures, analysis: RunAnalysis) -> float | None:

@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from perfscope.analysis.critical.results import shares_by_kind
+from perfscope.analysis.packed import read_as
 from perfscope.analysis.results import Breakdown, Communication, Finding, RunAnalysis
 from perfscope.analysis.self_check_results import Contradiction, SelfCheck
 from perfscope.messages.findings.self_checks import ContradictedFigures
@@ -131,9 +133,15 @@ def _device_idle_step(analysis: RunAnalysis) -> Iterator[_Pair]:
             yield _Pair(f"rank {rank.rank}", idle, device.idle / device.span, _RATIO, exact=False)
 
 
+class _Exposed(Struct):
+    """What is needed here of CommByLayer."""
+
+    exposed_ns: int
+
+
 def _comm_by_layer_sum(analysis: RunAnalysis) -> Iterator[_Pair]:
     for of, communication in _communications(analysis):
-        layers = sum(entry.exposed_ns for entry in communication.by_layer)
+        layers = sum([entry.exposed_ns for entry in read_as(_Exposed, communication.by_layer)])
         unattributed_ns = sum(entry.exposed_ns for entry in communication.unattributed)
         yield _Pair(of, layers + unattributed_ns, communication.exposed_ns)
 

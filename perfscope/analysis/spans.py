@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import lru_cache, wraps
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar
+from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -180,6 +180,40 @@ def constant(value: int, length: int, kind: type[_N]) -> NDArray[_N]:
 def is_constant(values: NDArray[_N]) -> bool:
     """Whether it is an array of `constant`, of at least one number."""
     return len(values) > 0 and values.strides == (0,)
+
+
+class _Constant(NamedTuple):
+    """An array of `constant` on its way to another process."""
+
+    value: int
+    length: int
+    kind: str
+
+    @classmethod
+    def or_plain(cls, value: Any) -> Any:
+        """Values of a record: arrays, and dictionaries of them."""
+        if isinstance(value, np.ndarray) and is_constant(value):
+            return cls(int(value[0]), len(value), value.dtype.char)
+        return {key: cls.or_plain(of) for key, of in value.items()} if isinstance(value, dict) else value
+
+
+def _restored(value: Any) -> Any:
+    if isinstance(value, _Constant):
+        kind: Any = np.dtype(value.kind).type
+        return constant(value.value, value.length, kind)
+    return {key: _restored(of) for key, of in value.items()} if isinstance(value, dict) else value
+
+
+def _record_of(kind: Callable[..., _T], names: Sequence[str], values: Sequence[Any]) -> _T:
+    return kind(**dict(zip(names, map(_restored, values), strict=True)))
+
+
+class ArrayRecord(Struct, frozen=True):
+    """A record of arrays of which those of `constant` stay so in another process."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        names = self.__struct_fields__
+        return _record_of, (type(self), names, [_Constant.or_plain(getattr(self, name)) for name in names])
 
 
 def _filled(array: pa.Array, null: int) -> NDArray[np.integer[Any]]:

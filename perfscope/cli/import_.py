@@ -114,7 +114,7 @@ def command(
         raise UsageError("--name is empty")
     named = parse_labels(labels)
     from perfscope.ingest.importing import RunFacts, import_traces
-    from perfscope.no_pandas import lean_process
+    from perfscope.lean_imports import lean_process
 
     lean_process()
     facts = RunFacts(name=name, labels=named, samples_per_step=samples_per_step)

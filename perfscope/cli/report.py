@@ -17,7 +17,7 @@ from perfscope.cli.output import color_option, in_color, notice, print_paged, pr
 from perfscope.cli.progress_bar import TRACES, counting
 from perfscope.cycle_collector import collector_off
 from perfscope.errors import PerfscopeError, UsageError
-from perfscope.no_pandas import lean_arrays
+from perfscope.lean_imports import lean_arrays
 
 if TYPE_CHECKING:
     from perfscope.api.run import Run

@@ -23,6 +23,7 @@ from perfscope.collectors.syscalls import Syscalls, no_syscalls
 MANIFEST = "MANIFEST.json"  # of a captured tree: files that could not be read there, and its constants
 _LARGEST_FILE = 1 << 20
 _CHUNK = 1 << 16
+_SHORT = 1 << 10  # bytes of a file that one read gives whole
 _SLASH = Path("/")
 
 
@@ -168,9 +169,9 @@ class KeptFile:
             OSError: the device behind it is gone, or the file was closed.
         """
         # Until nothing comes: the kernel gives files made of records some records at a time, however
-        # much is asked for. Going on where the last read ended costs it next to nothing.
+        # much is asked for: as many as fit into a page. No record is as long as three quarters of one.
         data = os.pread(self._descriptor, _CHUNK, 0)
-        chunk = data
+        chunk = data if len(data) >= _SHORT else b""
         while chunk:
             chunk = os.pread(self._descriptor, _CHUNK, len(data))
             data += chunk

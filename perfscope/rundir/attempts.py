@@ -7,6 +7,7 @@ shown: the one that got furthest.
 
 from __future__ import annotations
 
+import os
 import re
 from collections import defaultdict
 from pathlib import Path
@@ -52,11 +53,14 @@ def all_attempts(run_dir: Path) -> dict[int, list[Attempt]]:
     """
     by_rank: dict[int, list[Attempt]] = defaultdict(list)
     folder = run_dir / layout.RANKS
-    for path in folder.iterdir() if folder.is_dir() else ():
-        match = _NAME.fullmatch(path.name)
-        if match and path.is_dir():
-            attempt = Attempt(rank=int(match[1]), number=int(match[2] or 0), path=path)
-            by_rank[attempt.rank].append(attempt)
+    if not folder.is_dir():
+        return {}
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            match = _NAME.fullmatch(entry.name)
+            if match and entry.is_dir():
+                attempt = Attempt(rank=int(match[1]), number=int(match[2] or 0), path=folder / entry.name)
+                by_rank[attempt.rank].append(attempt)
     return {rank: sorted(by_rank[rank], key=lambda tried: tried.number) for rank in sorted(by_rank)}
 
 

@@ -40,8 +40,6 @@ need not be installed), so nothing here may import perfscope by that name.
     <run>/derived/                       rebuilt from the above at will
 """
 
-import socket
-
 SCHEMA_VERSION = 1
 HIDDEN = "<redacted>"  # in place of a secret
 
@@ -148,4 +146,6 @@ ENV_PYTHON_PATH = "PERFSCOPE_PYTHON_PATH"  # and where that finds its packages
 
 def host_name() -> str:
     """The name of this host's folder below hosts/: ranks and `perfscope run` must agree on it."""
+    import socket  # not at the top: readers of runs do not need it
+
     return socket.gethostname().replace("/", "_") or "localhost"

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from perfscope.analysis.clocks.center import NORMAL, Floats, gathered, weighted_median
 from perfscope.analysis.clocks.evidence import OneWay, PairSamples
-from perfscope.analysis.intervals import Int64, distinct
+from perfscope.analysis.intervals import Int64, distinct, median_of
 
 MAX_DRIFT = 1e-3  # crystals keep 100 ppm, and a clock being slewed 500: what is more is a clock that was set
 _USUAL_DRIFT = 50e-6  # what a clock may drift unseen
@@ -181,8 +181,8 @@ def _slope(stretches: _Stretches) -> tuple[float, float]:
     if slope is None:
         return 0.0, np.inf
     off = level - slope * where
-    miss = NORMAL * float(np.median(np.abs(off - np.median(off))))
-    return slope, 2**0.5 * max(float(np.median(stretches.error)), miss) / stretches.span
+    miss = NORMAL * median_of(np.abs(off - median_of(off)))
+    return slope, 2**0.5 * max(median_of(stretches.error), miss) / stretches.span
 
 
 def _through(where: Floats, level: Floats) -> float | None:

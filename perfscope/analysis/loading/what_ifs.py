@@ -86,26 +86,32 @@ def mean_input(
     in_few = account is not None and any(entry.part is RunPart.INPUT for entry in account.long_steps)
     worst = longest_wait(loading)
     sets_pace = worst is not None and worst.sets_pace
-    in_few = in_few and not sets_pace
     traced_ns = max((result.breakdown_ns.input_wait for result in ranks if result.breakdown_ns), default=None)
-    least_ns = _least_ns(ranks)
-    of_ranks = [
-        MeanInput(
-            rank=rank,
-            step_ns=float(of_rank.counted.mean()),
-            wait_ns=of_rank.mean_input_wait_ns,
-            removable_ns=_removable(of_rank, of_rank.mean_input_wait_ns, least_ns),
-            median_ns=median_of(of_rank.counted),
-            spread_ratio=_spread(of_rank),
-            in_few=in_few,
-            hidden_when_traced=sets_pace
-            and traced_ns is not None
-            and of_rank.mean_input_wait_ns > HIDDEN * traced_ns,
-        )
-        for rank, of_rank in steps.items()
-        if of_rank.mean_input_wait_ns is not None and len(of_rank.counted) and of_rank.counted.mean() > 0
-    ]
-    return max(of_ranks, key=lambda entry: entry.wait_ns, default=None)
+    longest = _longest_mean_wait(steps)
+    if longest is None:
+        return None
+    of_rank, wait_ns = steps[longest], steps[longest].mean_input_wait_ns or 0.0
+    return MeanInput(
+        rank=longest,
+        step_ns=float(of_rank.counted.mean()),
+        wait_ns=wait_ns,
+        removable_ns=_removable(of_rank, wait_ns, _least_ns(ranks)),
+        median_ns=median_of(of_rank.counted),
+        spread_ratio=_spread(of_rank),
+        in_few=in_few and not sets_pace,
+        hidden_when_traced=sets_pace and traced_ns is not None and wait_ns > HIDDEN * traced_ns,
+    )
+
+
+def _longest_mean_wait(steps: Mapping[int, RankSteps]) -> int | None:
+    """The rank whose mean step waits longest, the first of several; only what may be it is looked at."""
+    longest: int | None = None
+    most = -1.0
+    for rank, of_rank in steps.items():
+        wait_ns = of_rank.mean_input_wait_ns
+        if wait_ns is not None and wait_ns > most and len(of_rank.counted) and of_rank.counted.mean() > 0:
+            longest, most = rank, wait_ns
+    return longest
 
 
 def _least_ns(ranks: Sequence[RankResult]) -> float:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from perfscope.analysis.host_idle import asleep_ns, has_states, ran_ns
 from perfscope.analysis.intervals import Int64, median_of
-from perfscope.analysis.spans import Mask
+from perfscope.analysis.spans import Mask, is_constant
 from perfscope.analysis.waits.stragglers import OUTSIDE, RankStepTimes, always_on
 from perfscope.analysis.whole_run.steps import StepParts
 from perfscope.vocabulary.run_parts import TIMED
@@ -51,8 +51,7 @@ def slow_outside(times: Mapping[int, RankStepTimes], parts: Mapping[int, StepPar
     if set(times) - set(parts):
         return None
     untimed = {rank: _without_timed(times[rank], parts[rank]) for rank in times}
-    entries = (entry for of_rank in always_on(untimed).values() for entry in of_rank if entry.what == OUTSIDE)
-    slow = next(entries, None)
+    slow = next((entry for of_rank in always_on(untimed, [OUTSIDE]).values() for entry in of_rank), None)
     if slow is None:
         return None
     chosen = {rank: parts[rank].is_usual & has_states(parts[rank]) for rank in times}
@@ -170,6 +169,8 @@ def _others_median(values: Int64) -> Int64:
 
 
 def _without_timed(times: RankStepTimes, parts: StepParts) -> RankStepTimes:
+    if is_constant(times.outside_backward) and times.outside_backward[0] < 0:
+        return times
     timed_ns = sum((parts.timed[part] for part in TIMED), np.zeros_like(times.outside_backward))
     outside_ns = np.maximum(times.outside_backward - timed_ns, 0)
     return replace(times, outside_backward=np.where(times.outside_backward >= 0, outside_ns, -1))

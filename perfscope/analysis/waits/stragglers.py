@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from perfscope.analysis import intervals as iv
 from perfscope.analysis.collective_waits import JudgedCalls
 from perfscope.analysis.intervals import Int64
-from perfscope.analysis.spans import Table, is_constant, whole_numbers
+from perfscope.analysis.spans import ArrayRecord, Table, is_constant, whole_numbers
 from perfscope.analysis.steps import counted_steps
 from perfscope.analysis.waits.common_start import SEND
 from perfscope.analysis.waits.excess import others_median
@@ -31,10 +31,11 @@ LIKELY = 0.05
 _FEWEST_STEPS = 3  # below this nothing is stated about persistence
 _FEWEST_UNTRACED = 10
 CONFIRMS = 0.25  # of the lateness in a traced step; a smaller excess in the untraced ones is another matter
-OUTSIDE, _INPUT = "outside the backward pass", "waiting for input"
+OUTSIDE, INPUT = "outside the backward pass", "waiting for input"
+_COLUMNS = {OUTSIDE: "outside_backward", INPUT: "input_wait"}  # of RankStepTimes
 
 
-class RankStepTimes(Struct, frozen=True, kw_only=True, eq=False):
+class RankStepTimes(ArrayRecord, frozen=True, kw_only=True, eq=False):
     """One rank's always-on figures; arrays of shape (steps,)."""
 
     step: Int64
@@ -152,20 +153,20 @@ def binomial_tail(times: int, trials: int, chance: float) -> float:
     return min(1.0, math.fsum(math.exp(value) for value in logs))
 
 
-def always_on(times: Mapping[int, RankStepTimes]) -> dict[int, list[AlwaysOn]]:
-    """Ranks that stand out over the untraced steps that all ranks have."""
+def always_on(
+    times: Mapping[int, RankStepTimes], figures: Sequence[str] = (OUTSIDE, INPUT)
+) -> dict[int, list[AlwaysOn]]:
+    """Ranks that stand out by one of these figures over the untraced steps that all ranks have."""
     if len(times) < 2:
         return {}
-    common = set.intersection(
-        *(set(rank_step_times.step[rank_step_times.is_usual].tolist()) for rank_step_times in times.values())
-    )
-    ranks = sorted(times)
-    if len(common) < _FEWEST_UNTRACED:
+    ranks, kept = sorted(times), _common_steps(list(times.values()))
+    if len(kept) < _FEWEST_UNTRACED:
         return {}
-    kept = np.array(sorted(common), dtype=np.int64)
+    rows = _rows_of(kept, [times[rank].step for rank in ranks])
     result: dict[int, list[AlwaysOn]] = defaultdict(list)
-    for what, column in ((OUTSIDE, "outside_backward"), (_INPUT, "input_wait")):
-        values = np.stack([_at(getattr(times[rank], column), times[rank].step, kept) for rank in ranks])
+    for what in figures:
+        column = _COLUMNS[what]
+        values = np.stack([getattr(times[rank], column)[row] for rank, row in zip(ranks, rows, strict=True)])
         complete = (values >= 0).all(axis=0)
         values = values[:, complete]
         if values.shape[1] < _FEWEST_UNTRACED:
@@ -190,10 +191,27 @@ def always_on(times: Mapping[int, RankStepTimes]) -> dict[int, list[AlwaysOn]]:
     return dict(result)
 
 
-def _at(values: Int64, steps: Int64, wanted: Int64) -> Int64:
-    order = np.argsort(steps, kind="stable")
-    result: Int64 = values[order[np.searchsorted(steps[order], wanted)]]
-    return result
+def _common_steps(times: Sequence[RankStepTimes]) -> Int64:
+    """Usual steps that all ranks have, ascending."""
+    first = times[0].step[times[0].is_usual]
+    common = iv.distinct(first)
+    for other in times[1:]:
+        steps = other.step[other.is_usual]
+        if not np.array_equal(steps, first):  # of most runs all ranks made the same
+            common = np.intersect1d(common, steps)
+    return common
+
+
+def _rows_of(wanted: Int64, steps: Sequence[Int64]) -> list[NDArray[np.int64]]:
+    """Where each rank has its wanted steps, the first of several."""
+    rows: list[NDArray[np.int64]] = []
+    for number, of_rank in enumerate(steps):
+        if number and np.array_equal(of_rank, steps[number - 1]):
+            rows.append(rows[-1])
+            continue
+        order = np.argsort(of_rank, kind="stable")
+        rows.append(order[np.searchsorted(of_rank[order], wanted)])
+    return rows
 
 
 class Pattern(Struct, frozen=True, kw_only=True):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from msgspec import Struct
@@ -11,12 +12,14 @@ from perfscope.analysis.host_idle import has_states, ran_ns
 from perfscope.analysis.intervals import BLOCKS, Int64, block_medians, is_steady
 from perfscope.analysis.steps import RankSteps
 from perfscope.analysis.whole_run.steps import StepParts
+from perfscope.tasks import chunks
 from perfscope.vocabulary.run_parts import GrowingPart, RunPart
 
 _FEWEST_STEPS = 5  # a block
 _LONGER = 0.15  # of the first block, by which the last must be longer
 _BUSY = "busy"  # name of a figure beside the parts
 _MAY_BE_WAITS = (GrowingPart.OUTSIDE, GrowingPart.PASSES)
+_RANKS_TOGETHER = 256
 _OF_GROWTH = 0.5  # that one part must have to be named, and that larger batches must explain
 
 
@@ -45,8 +48,7 @@ def step_growth(parts: Mapping[int, StepParts], steps: Mapping[int, RankSteps]) 
     """
     if not parts or any(of_rank.is_usual.sum() < BLOCKS * _FEWEST_STEPS for of_rank in parts.values()):
         return None
-    of_steps = [block_medians(_ordinary(of_rank)[of_rank.is_usual]) for of_rank in parts.values()]
-    medians = np.median(of_steps, axis=0).astype(np.int64)
+    medians = np.median(_of_ordinary(list(parts.values())), axis=0).astype(np.int64)
     first, last = float(medians[0]), float(medians[-1])
     more = last - first
     if more < _LONGER * first or _has_larger_batches(steps, more / first):
@@ -78,6 +80,19 @@ def _steady_part(figures: Mapping[int, Mapping[str, Int64]], least_ns: float) ->
         if 2 * len(blocks) > len(figures):
             return np.asarray(np.median(blocks, axis=0), dtype=np.int64)
     return None
+
+
+def _of_ordinary(ranks: Sequence[StepParts]) -> Int64:
+    """Medians of the blocks of each rank's ordinary steps, shape (ranks, BLOCKS)."""
+    medians = np.empty((len(ranks), BLOCKS), np.int64)
+    alike: dict[int, list[int]] = defaultdict(list)  # as many steps: computed together
+    for row, of_rank in enumerate(ranks):
+        alike[int(of_rank.is_usual.sum())].append(row)
+    for rows in alike.values():
+        for part in chunks(rows, _RANKS_TOGETHER):
+            steps = np.stack([_ordinary(ranks[row])[ranks[row].is_usual] for row in part])
+            medians[part] = block_medians(steps)
+    return medians
 
 
 def _ordinary(parts: StepParts) -> Int64:

@@ -11,11 +11,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-from msgspec import Struct
 from numpy.typing import NDArray
 
 from perfscope.analysis.intervals import Int64, median_of
-from perfscope.analysis.spans import Table, constant, is_constant, whole_numbers
+from perfscope.analysis.spans import ArrayRecord, Table, constant, is_constant, whole_numbers
 from perfscope.analysis.steps import counted_steps
 from perfscope.vocabulary.run_parts import STEP_COLUMNS, TIMED, RunPart
 
@@ -29,7 +28,7 @@ USED = (
 _PASSES = (RunPart.EVALUATION, RunPart.ROLLOUT, RunPart.INFERENCE)
 
 
-class StepParts(Struct, frozen=True, kw_only=True, eq=False):
+class StepParts(ArrayRecord, frozen=True, kw_only=True, eq=False):
     """One rank's steps; arrays of shape (steps,), times in ns."""
 
     step: Int64
@@ -111,14 +110,19 @@ def _shared(values: Int64) -> Int64:
 
 def traced_shares(ranks: Mapping[int, StepParts]) -> dict[RunPart, dict[int, float]]:
     """By part and rank: the share of its traced steps that the part takes; without ranks that have none."""
-    traced = {rank: parts for rank, parts in ranks.items() if int(parts.durations[parts.is_traced].sum()) > 0}
+    totals = {rank: parts.durations[parts.is_traced].sum() for rank, parts in ranks.items()}
     return {
         part: {
-            rank: float(parts.timed[part][parts.is_traced].sum() / parts.durations[parts.is_traced].sum())
-            for rank, parts in traced.items()
+            rank: _sum_of(ranks[rank].timed[part], ranks[rank].is_traced) / float(total)
+            for rank, total in totals.items()
+            if total > 0
         }
         for part in TIMED
     }
+
+
+def _sum_of(times: Int64, chosen: NDArray[np.bool_]) -> float:
+    return 0.0 if is_constant(times) and not times[0] else float(times[chosen].sum())
 
 
 WRITES = 2**20  # bytes beyond the median from which on a long step is one that writes files

@@ -70,6 +70,7 @@ class EthernetCounters(BaseCollector):
     """
 
     name = "ethernet"
+    min_interval_ns = SECOND_NS // 5  # counters lose nothing; a read from a cold cache costs 180 µs
 
     def __init__(self) -> None:
         super().__init__()

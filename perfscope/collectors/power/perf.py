@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from perfscope.collectors.base import BaseCollector, Capability, Reading, reason_of, words_of
+from perfscope.collectors.base import SECOND_NS, BaseCollector, Capability, Reading, reason_of, words_of
 from perfscope.collectors.context import Context
 from perfscope.collectors.power.rapl import DESCRIPTION, PERF_POWER, rapl_readable
 from perfscope.kernel_text import parse_cpulist
@@ -42,6 +42,7 @@ class PerfEnergy(BaseCollector):
     """Energy of the perf PMU `power`, one counter per event and package."""
 
     name = "power.perf"
+    min_interval_ns = SECOND_NS // 5  # counters lose nothing by it
 
     def __init__(self) -> None:
         super().__init__()

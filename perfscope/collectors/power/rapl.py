@@ -9,7 +9,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from perfscope.collectors.base import Absent, BaseCollector, Capability, Reading, reason_of, words_of
+from perfscope.collectors.base import (
+    SECOND_NS,
+    Absent,
+    BaseCollector,
+    Capability,
+    Reading,
+    reason_of,
+    words_of,
+)
 from perfscope.collectors.context import Context, KeptFile
 from perfscope.collectors.pace import Pace
 from perfscope.rundir.metrics import COUNTER, Metric, Series
@@ -50,6 +58,7 @@ class RaplEnergy(BaseCollector):
     """Energy counters of powercap, in µJ."""
 
     name = "power"
+    min_interval_ns = SECOND_NS // 5  # counters lose nothing by it
 
     def __init__(self) -> None:
         super().__init__()

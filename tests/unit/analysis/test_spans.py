@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from multiprocessing.reduction import ForkingPickler
 
+import numpy as np
 import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfscope.analysis.spans import SpanTable, whole_numbers, words
+from perfscope.analysis.intervals import Int64
+from perfscope.analysis.spans import ArrayRecord, SpanTable, constant, is_constant, whole_numbers, words
 
 numbers = st.lists(st.lists(st.none() | st.integers(-(2**31), 2**31 - 1), max_size=20), max_size=3)
 kinds = st.sampled_from([pa.int8(), pa.int16(), pa.int32(), pa.int64()])
@@ -45,9 +48,21 @@ def test_columns_that_were_forgotten_are_read_again() -> None:
 
 def test_reading_columns_does_not_load_pyarrow_compute() -> None:
     code = (
-        "from perfscope.no_pandas import hide_pandas; hide_pandas();"  # it would load pyarrow.compute
+        "from perfscope.lean_imports import hide_unused; hide_unused();"  # it would load pyarrow.compute
         "import sys, pyarrow as pa; from perfscope.analysis.spans import whole_numbers;"
         "whole_numbers(pa.table({'a': pa.array([1, None], pa.int32())}), 'a');"
         "assert 'pyarrow.compute' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+class Record(ArrayRecord, frozen=True, eq=False):
+    numbers: Int64
+    used: dict[str, Int64]
+
+
+def test_equal_numbers_take_no_memory_in_another_process_either() -> None:
+    none, some = constant(-1, 5, np.int64), np.arange(5)
+    there = ForkingPickler.loads(ForkingPickler.dumps(Record(none, {"a": none, "b": some})))
+    assert is_constant(there.numbers) and there.numbers.tolist() == [-1] * 5
+    assert there.used["a"] is there.numbers and there.used["b"].tolist() == some.tolist()

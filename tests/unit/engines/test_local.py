@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import psutil
 import pytest
 
@@ -40,6 +41,11 @@ def unpicklable(number: int) -> object:
     return lambda: number
 
 
+def long_and_unpicklable(length: int) -> object:
+    """What comes first is sent before it is known that the last cannot be."""
+    return [bytes(length), lambda: length]
+
+
 def test_a_call_gives_its_result_and_a_killed_worker_is_replaced(tmp_path: Path) -> None:
     with open_executor(jobs=2) as executor:
         assert executor is not None
@@ -63,6 +69,19 @@ def test_errors_come_back_as_they_were_raised() -> None:
         with pytest.raises(RuntimeError, match="pickle"):
             executor.submit(unpicklable, 1).result()
         assert executor.submit(abs, -1).result() == 1
+
+
+def test_values_of_any_length_come_back_also_after_one_that_was_sent_in_part() -> None:
+    lengths = [0, (1 << 20) - 1, 1 << 20, 5 << 20]
+    with LocalExecutor(1) as executor:
+        assert [len(executor.submit(bytes, length).result()) for length in lengths] == lengths
+        numbers = np.arange(1 << 18)
+        assert (executor.submit(np.negative, numbers).result() == -numbers).all()
+        with pytest.raises(RuntimeError, match="pickle"):
+            executor.submit(long_and_unpicklable, 5 << 20).result()
+        with pytest.raises(Exception, match=r"pickle|local object"):
+            executor.submit(len, [bytes(5 << 20), lambda: 1]).result()
+        assert executor.submit(pow, 2, 10).result() == 1024
 
 
 def test_no_worker_outlives_the_context_even_where_calls_are_running() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from perfscope.analysis.kernels.types import (
@@ -12,6 +14,7 @@ from perfscope.analysis.kernels.types import (
     type_of_operator,
     uses_matrix_units,
 )
+from perfscope.vocabulary import kernels as tables
 from perfscope.vocabulary.kernels import CopyKind, KernelType
 
 G, A, C, N = KernelType.GEMM, KernelType.ATTENTION, KernelType.CONVOLUTION, KernelType.NORMALIZATION
@@ -171,3 +174,8 @@ def test_kinds_of_copies() -> None:
         "dma": CopyKind.UNKNOWN,
     }
     assert {name: kind_of_copy(name) for name in names} == names
+
+
+def test_expressions_of_any_case_have_no_escape_that_is_another_one_in_lower_case() -> None:
+    every = (*tables.KERNELS, *tables.GENERATED_KERNELS, *tables.COPY_KINDS)
+    assert [text for text, _ in every if re.search(r"\\[A-Z]", text)] == []

@@ -139,3 +139,8 @@ def test_chance_alone_is_seldom_steady() -> None:
     generator = np.random.default_rng(11)
     draws = [is_steady(block_medians(generator.integers(0, 10**6, 80))) for _ in range(2_000)]
     assert sum(draws) <= 0.01 * len(draws)
+
+
+def test_medians_of_blocks_of_several_ranks_are_those_of_each() -> None:
+    ranks = np.random.default_rng(3).integers(0, 10**10, (5, 83))
+    assert (block_medians(ranks) == [block_medians(of_rank) for of_rank in ranks]).all()

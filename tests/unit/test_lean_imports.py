@@ -1,9 +1,10 @@
-"""perfscope's own processes run as if pandas were not installed."""
+"""perfscope's own processes run as if pandas and the file systems of clouds were not installed."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -12,8 +13,8 @@ import pytest
 from perfscope.rundir.number_lists import numpy_dtype
 
 HIDDEN = """
-from perfscope.no_pandas import hide_pandas
-hide_pandas()
+from perfscope.lean_imports import hide_unused
+hide_unused()
 import importlib.util, sys
 import pyarrow
 assert pyarrow.array([1, 2]).to_pylist() == [1, 2]
@@ -31,6 +32,25 @@ def test_hidden_pandas_is_like_pandas_that_is_not_installed() -> None:
         [sys.executable, "-c", HIDDEN], capture_output=True, text=True, timeout=120, check=False
     )
     assert (ran.returncode, ran.stdout.strip()) == (0, "hidden"), ran.stderr
+
+
+LOCAL = """
+from perfscope.lean_imports import hide_unused
+hide_unused()
+import sys
+import pyarrow, pyarrow.parquet
+pyarrow.parquet.write_table(pyarrow.table({"a": [1]}), sys.argv[1])
+assert pyarrow.parquet.read_table(sys.argv[1], use_threads=False).num_rows == 1
+print(sorted(name for name in sys.modules if name in ("ssl", "pyarrow._s3fs", "pyarrow._gcsfs")))
+import ssl
+print(ssl.create_default_context().check_hostname)
+"""
+
+
+def test_parquet_needs_neither_openssl_nor_file_systems_of_clouds(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", LOCAL, str(tmp_path / "a.parquet")]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert (ran.returncode, ran.stdout.split("\n")[:2]) == (0, ["[]", "True"]), ran.stderr
 
 
 @pytest.mark.parametrize(
