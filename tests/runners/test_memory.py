@@ -34,6 +34,7 @@ ALONE_SLOWER = {
 OF_TWO = {
     "ddp": memory_config("dp.ddp", "gpt-nano", mesh="dp=2", **_ADAM),
     "fsdp": memory_config("dp.fsdp", "gpt-micro", mesh="fsdp=2", **_ADAM),
+    "fsdp of one large layer": memory_config("dp.fsdp", "alexnet", mesh="fsdp=2", **_IMAGES),
     "tp": memory_config("mesh", "gpt-micro", mesh="tp=2", **_ADAM),
     "cp": memory_config("mesh", "gpt-micro", mesh="cp=2", **_ADAM),
     **{
@@ -41,7 +42,10 @@ OF_TWO = {
         for kind in ("1f1b", "gpipe", "interleaved", "zero-bubble")
     },
 }
-OF_FOUR = {mesh: memory_config("mesh", "gpt-micro", mesh=mesh, **_PIPELINE) for mesh in ("pp=4", "tp=2,pp=2")}
+OF_FOUR = {
+    f"{mesh} {kind}": memory_config("mesh", "gpt-micro", mesh=mesh, pipeline=kind, **_PIPELINE)
+    for mesh, kind in (("pp=4", "1f1b"), ("tp=2,pp=2", "1f1b"), ("tp=2,pp=2", "zero-bubble"))
+}
 _ACCURACY = 0.1
 
 

@@ -81,6 +81,7 @@ class RankShare:
         self.layer_parts = mesh.size(layer_axis(mesh))
         names = job.shape.blocks
         self._indices = {names.index(name) for name in self.blocks}
+        self.splits_backward = mesh.size(Axis.PP) > 1 and job.config.pipeline == "zero-bubble"
         self._ends = (0, len(names) - 1)
 
     @staticmethod
@@ -92,6 +93,12 @@ class RankShare:
     def has(self, block: int) -> bool:
         """Whether the rank has this block."""
         return block in self._indices
+
+    def first_of_stage(self, block: int) -> int:
+        """The block that the stage of this one begins with, where a rank has two stages."""
+        indices = sorted(self._indices)
+        middle = indices[len(indices) // 2]
+        return indices[0] if block < middle else middle
 
     def of_param(self, name: str) -> float:
         """Before fully_shard has cut it; 0: it is another stage's."""
@@ -157,20 +164,31 @@ def _spans_of(row: Allocation, tape: Tape, share: RankShare, *, lasting: bool) -
         else:
             part = share.of_activation(row)
         size = (row.fixed + row.per_sample * share.at_once) * part
-        yield "activation", _Span(row.begin, row.end, size)
+        yield "activation", _Span(row.begin, _end(row, tape, share), size)
         return
     size = row.fixed * (share.of_param(row.param) if share.has(row.block) else 0.0)
     if row.owner != Owner.GRADIENT:
         yield row.owner.value, _Span(row.begin, row.end, size / share.shards)
     elif share.shards > 1:
         ends = _backward_end(tape, row.block)
-        yield "gradient", _Span(row.begin, ends, size)
+        yield "gradient", _Span(row.begin, ends + 1, size)  # until it is in the buffer that is sent
         yield "gradient", _Span(-1 if lasting else ends, row.end, size / share.shards)
     elif lasting:
         yield "gradient", _Span(-1, row.end, size)
         yield "activation", _Span(row.begin, row.begin + 1, size)  # before it is added
     else:
         yield "gradient", _Span(row.begin, row.end, size)
+
+
+def _end(row: Allocation, tape: Tape, share: RankShare) -> int:
+    """Where a tensor is freed. Stages that compute the gradients of weights after those of all their inputs
+    keep the whole graph for it, and the gradients of their layers' outputs."""
+    if not (share.splits_backward and share.has(row.block)) or row.begin >= tape.backward_ends:
+        return row.end
+    is_saved = row.begin < tape.forward_ends < row.end
+    if not is_saved and not row.gives_weights:
+        return row.end
+    return max(row.end, _backward_end(tape, share.first_of_stage(row.block)))
 
 
 def _waiting(tape: Tape, share: RankShare, live: np.ndarray) -> np.ndarray:
@@ -189,14 +207,16 @@ def _in_flight(schedule: str, num_microbatches: int, stages: int, stage: int) ->
     """Microbatches whose activations a rank holds; of interleaved stages each holds its part of them.
 
     These begin with as many forward passes as torch's ScheduleInterleaved1F1B, v = 2 stages per rank: (v-1)
-    rounds of microbatches, and two for each rank behind this one. Zero-bubble holds no fewer.
+    rounds of microbatches, and two for each rank behind this one. Zero-bubble computes the gradients of
+    weights a microbatch later for each rank before this one.
     """
     if schedule == "gpipe":
         return num_microbatches
     if schedule == "1f1b":
         return min(num_microbatches, stages - stage)
     round_size = num_microbatches // max(1, num_microbatches // stages)
-    return min(num_microbatches, (round_size + 2 * (stages - 1 - stage) + 1) / 2)
+    delayed = stage if schedule == "zero-bubble" else 0
+    return min(num_microbatches, (round_size + 2 * (stages - 1 - stage) + 1 + delayed) / 2)
 
 
 def _backward_end(tape: Tape, block: int) -> int:
@@ -277,7 +297,8 @@ def _gathered_block(tape: Tape, index: int, size: float, *, is_kept: bool) -> It
     else:
         yield _Span(begins, after, size)
         yield _Span(later if later is not None else back, ends, size)
-    yield _Span(begins, begins + 1, size)  # as it arrives, before it is copied
+        yield _Span(back, back + 1, size)  # as it arrives, before it is copied
+    yield _Span(begins, begins + 1, size)  # likewise
     sent = _backward_end(tape, index - 1) if index else ends + 1
     yield _Span(ends, max(sent, ends + 1), size)
 

@@ -60,6 +60,7 @@ class Allocation:
         param: name of the parameter that it belongs to; "": none.
         is_divided: lies between the two linear layers that tensor parallelism divides.
         enters_pair: what the first of them takes in, whole on each rank.
+        gives_weights: gradient of a layer's outputs, of which that of its weights is computed.
         fixed, per_sample: bytes.
     """
 
@@ -72,6 +73,7 @@ class Allocation:
     fixed: float
     per_sample: float = 0.0
     enters_pair: bool = False
+    gives_weights: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -315,6 +317,9 @@ class _Trace(TorchDispatchMode):
         for index, child in enumerate(model.children()):
             child.register_forward_pre_hook(partial(self._enter, index))
             child.register_forward_hook(partial(self._leave, index))
+        for layer in model.modules():
+            if next(layer.parameters(recurse=False), None) is not None:
+                layer.register_forward_hook(self._leave_layer)
         model.register_forward_hook(self._end_forward)
         optimizer.register_step_pre_hook(self._begin_update)
         for pair in tensor_pairs(self.shape):
@@ -339,6 +344,15 @@ class _Trace(TorchDispatchMode):
         self._block = index
         self._is_backward = True
         self.backward_begins.setdefault(index, self._clock)
+
+    def _leave_layer(self, _module: Any, _inputs: Any, output: torch.Tensor) -> None:
+        if output.requires_grad:
+            output.register_hook(self._note_output_gradient)
+
+    def _note_output_gradient(self, gradient: torch.Tensor) -> None:
+        row = self._rows.get(id(gradient.untyped_storage()))
+        if row is not None:
+            row.gives_weights = True
 
     def _end_forward(self, _module: Any, _inputs: Any, output: torch.Tensor) -> None:
         self._forward_ends = self._clock
