@@ -79,7 +79,7 @@ def rank_phases(rank: int, times: PhaseTimes | None, steps: Table) -> dict[Phase
     """
     if times is None or not len(times.phase):
         return {}
-    at, first = _steps_of(times, steps)
+    at, is_before = _steps_of(times, steps)
     size = max(times.names) + 1
 
     def summed(values: Int64, chosen: NDArray[np.bool_] | None = None) -> list[int]:
@@ -87,7 +87,7 @@ def rank_phases(rank: int, times: PhaseTimes | None, steps: Table) -> dict[Phase
         return exact_sums(times.phase[rows], values[rows], size)
 
     ns, begun, ended = summed(times.ns), summed(times.begun), summed(times.ended)
-    before = summed(times.ns, times.end_ns <= first)
+    before = summed(times.ns, is_before)
     in_steps = summed(times.ns, at >= 0)
     inner = [0] * size
     for number, name in times.names.items():
@@ -113,18 +113,20 @@ def rank_phases(rank: int, times: PhaseTimes | None, steps: Table) -> dict[Phase
     }
 
 
-def _steps_of(times: PhaseTimes, steps: Table) -> tuple[Int64, int]:
-    """Of each row the position of its step, -1: it is in none; and when the first step began."""
+def _steps_of(times: PhaseTimes, steps: Table) -> tuple[Int64, NDArray[np.bool_]]:
+    """Of each row the position of its step, -1: it is in none; and whether it is before the first."""
     starts, durations = whole_numbers(steps, "start_ns"), whole_numbers(steps, "dur_ns")
     if not len(starts):
-        return np.full(len(times.phase), -1), 1 << 62
+        return np.full(len(times.phase), -1), np.ones(len(times.phase), dtype=np.bool_)
     order = np.argsort(starts, kind="stable")
     middle = (times.begin_ns + times.end_ns) // 2
     at = np.searchsorted(starts[order], middle, side="right") - 1
     is_in = (at >= 0) & (middle < (starts + durations)[order][np.maximum(at, 0)])
-    # What lies before the first step is cut where that begins, to some microseconds.
+    # What lies before the first step is cut where that begins: some microseconds later, or, where the thread
+    # loses its CPU just then, as much later as it waits.
     first = int(starts[order[0]])
-    return np.where(is_in, at, -1), first + int(durations[order[0]]) // 2
+    is_before = (times.begin_ns < first) & (times.end_ns <= first + int(durations[order[0]]) // 2)
+    return np.where(is_in & ~is_before, at, -1), is_before
 
 
 def _key(times: PhaseTimes, number: int) -> PhaseKey:

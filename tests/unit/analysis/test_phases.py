@@ -97,3 +97,15 @@ def test_a_row_counts_for_the_step_that_holds_its_middle(where: int) -> None:
     found = rank_phases(0, read_phases(written(NAMES[0], line)), steps((100, 90), (200, 90)))
     phase = found[((("epoch", "lightning"),), True)]
     assert (phase.before_ns, phase.in_steps_ns) == ((50, 0) if where == 0 else (0, 50))
+
+
+def test_a_row_that_is_cut_late_counts_once() -> None:
+    """The thread loses its CPU where the first step begins: what is before it is cut in its first half."""
+    lines = (
+        {"begin_ns": 90, "end_ns": 140, "phases": [[0, 8, 1, 1]]},
+        {"begin_ns": 140, "end_ns": 150, "phases": [[0, 10, 1, 1]]},
+    )
+    phase = rank_phases(0, read_phases(written(NAMES[0], *lines)), steps((100, 200)))[
+        ((("epoch", "lightning"),), True)
+    ]
+    assert (phase.ns, phase.before_ns, phase.in_steps_ns) == (18, 8, 10)
