@@ -63,10 +63,6 @@ class Column(Struct, frozen=True, kw_only=True):
     def align(self) -> str:
         return "left" if self.unit in (Unit.TEXT, Unit.CODE) else "right"
 
-    @property
-    def sortable(self) -> bool:
-        return True
-
     def text(self, value: Value) -> str:
         text = format_value(self.unit, value)
         if not isinstance(value, (int, float)):
