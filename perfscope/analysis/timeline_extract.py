@@ -143,7 +143,7 @@ def extract_timeline(
     drawn = drawn_ranks(sorted({fact.rank for fact in facts}), named, max_ranks)
     facts = [fact for fact in facts if fact.rank in drawn]
     left_out = tuple(rank for rank in source.ranks if rank not in drawn)
-    if left_out:
+    if len(drawn) >= max_ranks and left_out:
         span_budget = span_budget * 3 // 4  # a page of many ranks is full of their rows
     counts = [kept[fact.rank, fact.window] for fact in facts]
     shares = fill([span_budget if count is None else count for count in counts], span_budget)

@@ -27,7 +27,8 @@ def keep_flight_dumps(run_dir: Path, environment: Mapping[str, str], since_unix_
     Args:
         run_dir: of the run.
         environment: of the command: where torch was told to write.
-        since_unix_ns: when the command was started; dumps of before are of other jobs.
+        since_unix_ns: when the command was started; dumps of before are of other jobs. Those of before a
+            rank's own start are of an earlier attempt.
 
     Returns:
         One line for each dump that could not be kept.
@@ -43,7 +44,8 @@ def keep_flight_dumps(run_dir: Path, environment: Mapping[str, str], since_unix_
 def _keep_of(rank: AttachedRank, environment: Mapping[str, str], since_unix_ns: int) -> str:
     """What went wrong; "" = nothing."""
     try:
-        source = _dump_of(rank.rank, environment, since_unix_ns)
+        started = min((unix for _, unix in rank.record.anchors), default=since_unix_ns)
+        source = _dump_of(rank.rank, environment, max(started, since_unix_ns))
         if source is not None:
             _keep(source, rank.directory / layout.WINDOWS)
     except (OSError, UnreadableFileError) as error:
@@ -85,6 +87,6 @@ def _keep(source: Path, folder: Path) -> None:
     numbers = [int(number) for name in names if (number := name.partition(".")[0]).isdecimal()]
     with open_regular(source) as dump:
         if os.fstat(dump.fileno()).st_size > _MOST_BYTES:
-            raise UnreadableFileError(source, "it is larger than 256 MB")
+            raise UnreadableFileError(source, "it is larger than 256 MiB")
         with replacing(folder / f"{max(numbers, default=-1) + 1}{layout.FLIGHTS[0]}") as file:
             shutil.copyfileobj(dump, file)

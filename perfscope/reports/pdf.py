@@ -16,6 +16,7 @@ from functools import singledispatch
 from msgspec import structs
 
 from perfscope.errors import PerfscopeError
+from perfscope.messages.lists import plural
 from perfscope.reports.asset_files import ASSETS
 from perfscope.reports.distributions import HeatMap
 from perfscope.reports.drawing import lay_out
@@ -146,7 +147,8 @@ def _shortened(section: Section, most_rows: int, most_blocks: int) -> Section:
         if isinstance(block, Note) or most_blocks >= 0:
             blocks.append(_on_paper(block, most_rows) if isinstance(block, Table) else block)
     if left_out:
-        blocks.append(Note(text=f"{left_out:,} more charts and tables are in the HTML report."))
+        what = plural("chart or table is", left_out, "charts and tables are")
+        blocks.append(Note(text=f"{left_out:,} more {what} in the HTML report."))
     return structs.replace(section, blocks=tuple(blocks))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import islice
 from pathlib import Path
 
 from perfscope.errors import RunDirectoryError, UnreadableFileError
@@ -36,10 +35,11 @@ def locate(path: Path) -> Path:
 
 
 def _newest_runs() -> str:
-    """``; the newest runs here: a, b``, by the times in their names; "" where there is none."""
-    folders = (Path(RUNS, name) for name in sorted(names_in(Path(RUNS)), reverse=True))
-    runs = (run for run in folders if (run / layout.RUN_JSON).is_file() and not run.is_symlink())
-    newest = [str(run) for run in islice(runs, _MOST_NAMED)]
+    """``; the newest runs here: a, b``, by when their run.json was written; "" where there is none."""
+    folders = (Path(RUNS, name) for name in names_in(Path(RUNS)))
+    runs = [run for run in folders if (run / layout.RUN_JSON).is_file() and not run.is_symlink()]
+    runs.sort(key=lambda run: ((run / layout.RUN_JSON).stat().st_mtime_ns, run.name), reverse=True)
+    newest = [str(run) for run in runs[:_MOST_NAMED]]
     return f"; the newest runs here: {', '.join(newest)}" if newest else ""
 
 

@@ -149,7 +149,10 @@ def untraced_work(times: Mapping[int, RankStepTimes], parts: Mapping[int, StepPa
 
 def _imbalance_ns(ranks: Sequence[tuple[StepParts, Mask]]) -> float | None:
     """Of each rank, its steps and those that count; None: the ranks share too few."""
-    steps = reduce(np.intersect1d, [parts.step[chosen] for parts, chosen in ranks])
+    of_ranks = [parts.step[chosen] for parts, chosen in ranks]
+    steps = of_ranks[0]
+    if not all(np.array_equal(steps, other) for other in of_ranks[1:]):  # seldom, and dear for many ranks
+        steps = reduce(np.intersect1d, of_ranks)
     if len(steps) < _FEWEST_STEPS:
         return None
     most, total = np.zeros(len(steps), np.int64), np.zeros(len(steps), np.int64)

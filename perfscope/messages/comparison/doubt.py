@@ -22,7 +22,7 @@ def cannot_tell(why: CannotTell, measured: str, reference: int | None = None) ->
     reason = {
         CannotTell.REFERENCE_DISTURBED: f"{whose} was disturbed by something outside the training",
         CannotTell.RUNS_DISTURBED: "the runs were disturbed by something outside the training",
-        CannotTell.ONE_RUN_EACH: "the fastest two have one run each, and runs of one setting may be as "
+        CannotTell.ONE_RUN_EACH: "of the fastest two one has a single run, and runs of one setting may be as "
         "far apart",
         CannotTell.IMPOSSIBLE_EFFICIENCY: "an efficiency above 105 % is not due to the ranks, so "
         f"{whose} was slower than usual, or did other work",

@@ -91,7 +91,7 @@ def level(
     names: Sequence[str], size: int, *, within: float | None, is_single: bool, behind: Sequence[str]
 ) -> str:
     """Frameworks of equal speed; `within`: of each other, else their repeats overlap, or some have none."""
-    how = "are too near to rank by one run each" if is_single else "are level, for their repeats overlap"
+    how = "are too near to rank by single runs" if is_single else "are level, for their repeats overlap"
     if within:
         how = f"are within {percent(within)} of each other"
     ahead = f", ahead of {named(behind)}" if behind else ""

@@ -82,13 +82,16 @@ def _ready(iterator: Any, information: Dict[int, Any]) -> Optional[int]:
 
 
 def _num_batches(sampler: Any) -> Optional[int]:
-    """Of a pass. None: an endless one, or a sampler of the program's own, whose `__len__` is not called."""
+    """Of a pass. None: an endless one, or a sampler of the program's own, whose `__len__` is not called.
+
+    Some of torch's samplers ask the dataset for its length, as the data loader itself does.
+    """
     samplers = (sampler, getattr(sampler, "sampler", sampler))
     if not all(type(each).__module__.startswith("torch.") for each in samplers):
         return None
     try:
         return len(sampler)
-    except (TypeError, NotImplementedError, ValueError):
+    except Exception:  # noqa: BLE001 the dataset's own: the training meets it, too, where it asks
         return None
 
 

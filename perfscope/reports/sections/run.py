@@ -77,7 +77,9 @@ def provenance_section(analysis: RunAnalysis) -> Section:
             Column(key="notes", title="Notes"),
         ),
         rows=tuple(_provenance_row(source) for source in listed),
-        caption=f"{left_out:,} more files are in the JSON report." if left_out else "",
+        caption=f"{left_out:,} more {plural('file is', left_out, 'files are')} in the JSON report."
+        if left_out
+        else "",
     )
     blocks: list[Block] = [table]
     kernels = _unclassified(analysis.provenance)

@@ -14,6 +14,7 @@ from perfscope.analysis.machine.results import MachineAnalysis
 from perfscope.analysis.rank_groupings import HOST, RankGrouping
 from perfscope.analysis.served_layers import axis_of, decoded
 from perfscope.analysis.timeline_extract import LaneExtract, StepMark, TimelineExtract, WindowExtract
+from perfscope.analysis.timeline_ranks import MAX_RANKS, MOST_NAMED
 from perfscope.messages.lists import counted, first_of
 from perfscope.reports.display import visible
 from perfscope.reports.model import Block, LaneGrouping, Note, Section, Timeline
@@ -22,8 +23,8 @@ from perfscope.vocabulary.axes import BATCH_AXES, Axis
 
 LONGEST_NAME = 200
 _WHICH_RANKS = (
-    "Drawn are the ranks that findings, wait states and the critical path name, those with the longest and "
-    "the shortest steps and computation, and evenly spaced others."
+    f"Drawn are up to {MOST_NAMED} ranks that findings, wait states and the critical path name or that have "
+    "the longest and the shortest steps and computation, and evenly spaced others."
 )
 
 
@@ -49,7 +50,8 @@ def timeline_section(
         groupings=tuple(lane_grouping(grouping) for grouping in extract.groupings),
     )
     blocks: list[Block] = [timeline]
-    if _left_out(extract):
+    drawn = {lane.rank for window in extract.windows for lane in window.lanes}
+    if _left_out(extract) and len(drawn) >= MAX_RANKS:
         blocks.append(Note(text=_WHICH_RANKS))
     return Section(id="timeline", title="Timeline", lead=_lead(extract), blocks=tuple(blocks))
 

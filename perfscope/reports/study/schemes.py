@@ -109,7 +109,9 @@ def _speeds(schemes: SchemeStudy, suffix: str) -> IntervalBars | None:
                 low=row.samples_per_s_interval.low if row.samples_per_s_interval else None,
                 high=row.samples_per_s_interval.high if row.samples_per_s_interval else None,
                 note=counted(row.num_repeats, "repeat"),
-                leading=row.title == (schemes.verdict.winner if schemes.verdict else ""),
+                leading=schemes.verdict is not None
+                and schemes.verdict.cannot_tell is None
+                and row.title == schemes.verdict.winner,
             )
             for row in schemes.rows
         ),

@@ -152,7 +152,8 @@ def _fastest(rows: Sequence[SummaryRow]) -> str:
     )
     over = f"{lead} {second.label} ({rate_text(next_best.median)})"
     if min(best.count, next_best.count) < 2:
-        unknown = "with one repeat each the noise is not known"
+        whose = "each" if max(best.count, next_best.count) < 2 else "of one of them"
+        unknown = f"with one repeat {whose} the noise is not known"
         if gain + 1 < SINGLE_RUNS_APART:
             return (
                 f"Which is fastest is not known: {unknown}, and {first.label} has {rate_text(best.median)} "

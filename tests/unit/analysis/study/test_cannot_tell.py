@@ -130,7 +130,7 @@ def test_a_small_lead_of_single_runs_names_no_winner(
     assert schemes.verdict is not None and schemes.verdict.cannot_tell is doubt
     if doubt is not None:
         assert schemes.verdict.headline == (
-            "Cannot tell: the fastest two have one run each, and runs of one setting may be as far "
+            "Cannot tell: of the fastest two one has a single run, and runs of one setting may be as far "
             "apart. Measured: dp.ring processed the most samples: 120 against 100 samples/s, 20 % faster "
             "than dp.ddp (no repeats, noise unknown)."
         )
