@@ -390,7 +390,7 @@ class Finding(Struct, frozen=True, kw_only=True):
     confidence: Confidence | None = None  # how far it can be trusted
     symptom_of: FindingKind | None = None  # the finding that this one is a consequence of
     of_training: bool = False  # training_ns / num_steps of whole_run is the step of the gain
-    of_mean: bool = False  # the mean untraced step is
+    of_mean: bool = False  # the mean untraced step is; of file_sync and object_collectives the mean of all
 
     @property
     def text(self) -> FindingText:

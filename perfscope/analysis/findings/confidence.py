@@ -92,7 +92,7 @@ def _of_all_steps(evidence: Evidence, finding: Finding, num_steps: int | None = 
     steps = evidence.step_ns.count / max(len(evidence.ranks), 1) if evidence.step_ns is not None else 0
     steps = steps if num_steps is None else num_steps
     spread = evidence.spread_ratio
-    if finding.of_mean and evidence.mean_input is not None:
+    if finding.of_mean and finding.id in INPUT and evidence.mean_input is not None:
         spread = evidence.mean_input.spread_ratio
     reasons = [] if finding.id in _PLACED else _at_most(Doubt.FEW_STEPS, steps, FEW_TIMED)
     if finding.gain_ratio is None:

@@ -18,6 +18,7 @@ from perfscope.vocabulary.findings import FindingKind
 from perfscope.vocabulary.host_calls import OBJECT_COLLECTIVES, PICKLING, SOURCE, SYNCS
 
 _ONLY = 2.0  # times the mean of the others from which on one rank is named
+_NEARLY_ALL = 0.9  # of the steps: calls in fewer may be in no traced step
 
 
 class _Calls(Struct, frozen=True, kw_only=True):
@@ -27,20 +28,28 @@ class _Calls(Struct, frozen=True, kw_only=True):
         names: those called, the longest first.
         ns: by rank, all ranks of the run.
         count: by rank.
+        in_steps_ratio: by rank, the share of its steps with some of their time.
     """
 
     names: tuple[str, ...]
     ns: Mapping[int, float]
     count: Mapping[int, float]
+    in_steps_ratio: Mapping[int, float]
 
     @property
     def mean_ns(self) -> float:
         return sum(self.ns.values()) / len(self.ns)
 
+    @property
+    def usual_ns(self) -> float:
+        """Mean over all ranks, of those that call them in nearly every step."""
+        usual = [ns for rank, ns in self.ns.items() if self.in_steps_ratio[rank] >= _NEARLY_ALL]
+        return sum(usual) / len(self.ns)
+
 
 def file_sync(evidence: Evidence) -> Finding | None:
-    """The training thread waits until files are on their device. A step is as long as that of the rank that
-    waits longest."""
+    """The training thread waits until files are on their device: of the mean rank, or of the one that stands
+    out, for which the others wait."""
     calls = _calls(evidence, SYNCS.values())
     step_ns = evidence.mean_step_ns
     if calls is None or not step_ns:
@@ -48,15 +57,16 @@ def file_sync(evidence: Evidence) -> Finding | None:
     worst = max(calls.ns, key=lambda rank: calls.ns[rank])
     other_times = [ns for rank, ns in calls.ns.items() if rank != worst]
     is_alone = bool(other_times) and calls.ns[worst] >= _ONLY * sum(other_times) / len(other_times)
-    gain_ns, gain_ratio = evidence.share_of_step(min(calls.ns[worst] / step_ns, 1.0))
+    ns = calls.ns[worst] if is_alone else calls.mean_ns
+    count = calls.count[worst] if is_alone else sum(calls.count.values()) / len(calls.count)
+    gain_ratio = min(ns / step_ns, 1.0)
     return Finding(
         id=FindingKind.FILE_SYNC,
-        facts=FileSync(
-            names=calls.names, ns=calls.ns[worst], step_ns=step_ns, calls_per_step=calls.count[worst]
-        ),
-        gain_ns=gain_ns,
+        facts=FileSync(names=calls.names, ns=ns, step_ns=step_ns, calls_per_step=count),
+        gain_ns=round(gain_ratio * step_ns),
         gain_ratio=gain_ratio,
         rank=worst if is_alone else None,
+        of_mean=True,
     )
 
 
@@ -69,7 +79,7 @@ def object_collectives(evidence: Evidence) -> Finding | None:
         return None
     taking = [ns for ns in calls.ns.values() if ns]
     pickling = _pickling(evidence)
-    gain_ns, gain_ratio = evidence.share_of_step(min(min(taking) / step_ns, 1.0))
+    gain_ratio = min(min(taking) / step_ns, 1.0)
     return Finding(
         id=FindingKind.OBJECT_COLLECTIVES,
         facts=ObjectCollectives(
@@ -79,18 +89,22 @@ def object_collectives(evidence: Evidence) -> Finding | None:
             calls_per_step=max(calls.count.values()),
             pickling_ns=None if pickling is None else pickling.mean_ns,
         ),
-        gain_ns=gain_ns,
+        gain_ns=round(gain_ratio * step_ns),
         gain_ratio=gain_ratio,
+        of_mean=True,
     )
 
 
 def gap_ratio(evidence: Evidence) -> float:
-    """Share of the mean step of the mean rank in such calls in which no operator or communication runs."""
+    """Share of the mean step of the mean rank in such calls in which no operator or communication runs.
+
+    Of calls in nearly every step, which the traced ones have, too.
+    """
     step_ns = evidence.mean_step_ns
     if not step_ns:
         return 0.0
     in_gaps = (_calls(evidence, SYNCS.values()), _pickling(evidence))
-    return min(1.0, sum(calls.mean_ns for calls in in_gaps if calls is not None) / step_ns)
+    return min(1.0, sum(calls.usual_ns for calls in in_gaps if calls is not None) / step_ns)
 
 
 def _pickling(evidence: Evidence) -> _Calls | None:
@@ -105,24 +119,34 @@ def _calls(evidence: Evidence, names: Collection[str], within: Collection[str] =
         within: phases, one of which they must be in.
     """
     num_steps = {rank.rank: rank.num_steps for rank in evidence.ranks if rank.num_steps}
-    ns, count = dict.fromkeys(num_steps, 0.0), dict.fromkeys(num_steps, 0.0)
+    ns, count, held = (dict.fromkeys(num_steps, 0.0) for _ in range(3))
+    calls = {phase.path for phase in evidence.phases if phase.source == SOURCE and phase.is_training_thread}
     by_name: dict[str, int] = defaultdict(int)
     for phase in evidence.phases:
-        if not _is_outermost(phase, names, within):
+        if not _is_outermost(phase, calls, names, within):
             continue
         for of_rank in phase.ranks:
             if of_rank.rank in ns and of_rank.in_steps_ns:
                 ns[of_rank.rank] += of_rank.in_steps_ns / num_steps[of_rank.rank]
                 in_steps = of_rank.count * of_rank.in_steps_ns / of_rank.ns
                 count[of_rank.rank] += in_steps / num_steps[of_rank.rank]
+                held[of_rank.rank] = max(held[of_rank.rank], of_rank.num_steps / num_steps[of_rank.rank])
                 by_name[phase.name] += of_rank.in_steps_ns
     if not by_name:
         return None
-    return _Calls(names=tuple(sorted(by_name, key=lambda name: -by_name[name])), ns=ns, count=count)
+    longest = sorted(by_name, key=lambda name: -by_name[name])
+    return _Calls(names=tuple(longest), ns=ns, count=count, in_steps_ratio=held)
 
 
-def _is_outermost(phase: PhaseResult, names: Collection[str], within: Collection[str]) -> bool:
-    above = phase.path[:-1]
+def _is_outermost(
+    phase: PhaseResult,
+    calls: Collection[tuple[str, ...]],
+    names: Collection[str],
+    within: Collection[str],
+) -> bool:
+    """`calls`: paths of the phases of calls; a program may give its own phases the same names."""
+    path = phase.path
+    above = [path[depth - 1] for depth in range(1, len(path)) if path[:depth] in calls]
     return (
         phase.source == SOURCE
         and phase.is_training_thread

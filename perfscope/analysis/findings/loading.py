@@ -31,10 +31,17 @@ def _uneven(evidence: Evidence) -> MeanInput | None:
     return mean if mean is not None and mean.is_uneven else None
 
 
+def _loader(evidence: Evidence, mean: MeanInput | None) -> RankLoading | None:
+    """That of the rank whose mean step waits longest, where it has one."""
+    of_rank = (entry for entry in evidence.loading if mean is not None and entry.rank == mean.rank)
+    return next(of_rank, longest_wait(evidence.loading))
+
+
 def input_wait(evidence: Evidence) -> Finding:
     """Of traced steps, with what is known of the loader's workers."""
     cost = evidence.mean("input_wait")
-    mean, loading = _uneven(evidence), longest_wait(evidence.loading)
+    mean = _uneven(evidence)
+    loading = _loader(evidence, mean)
     gain_ns, gain_ratio = evidence.gain("no_input_wait", cost)
     if mean is not None:
         gain_ns, gain_ratio = round(mean.removable_ns), mean.ratio
@@ -68,7 +75,8 @@ def untraced(evidence: Evidence, waited_ns: float, step_ns: float) -> Finding | 
         waited_ns: of the median step, mean over ranks.
         step_ns: median step.
     """
-    mean, loading = _uneven(evidence), longest_wait(evidence.loading)
+    mean = _uneven(evidence)
+    loading = _loader(evidence, mean)
     if mean is not None:
         waited_ns, step_ns = mean.wait_ns, mean.step_ns
     share = waited_ns / step_ns if step_ns else 0.0

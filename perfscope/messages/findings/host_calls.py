@@ -8,9 +8,11 @@ from perfscope.messages.lists import joined
 from perfscope.units import format_ns, format_ratio
 from perfscope.vocabulary.host_activity import HostActivity
 
+_RARE = 0.1  # calls per step, below which it is said how many steps have one
+
 
 class FileSync(FindingFacts, frozen=True, kw_only=True):
-    """Syncs of files, of the rank that spends most time in them; all times are per mean step."""
+    """Syncs of files, of the rank that stands out, else of the mean one; all times are per mean step."""
 
     names: tuple[str, ...]
     ns: float
@@ -26,7 +28,7 @@ class FileSync(FindingFacts, frozen=True, kw_only=True):
             f"{lead}: for {format_ratio(self.ns / self.step_ns)} of the mean step ({format_ns(self.ns)} of "
             f"{format_ns(self.step_ns)}) {thread} waits in {joined(self.names)}."
         )
-        detail = f"{self.calls_per_step:.1f} calls per step, timed in every step."
+        detail = f"{_frequency(self.calls_per_step)}, timed in every step."
         return FindingText(title, detail, ASLEEP_ADVICE[HostActivity.FILES], lead)
 
 
@@ -54,7 +56,7 @@ class ObjectCollectives(FindingFacts, frozen=True, kw_only=True):
             f"{lead} take {format_ratio(self.ns / self.step_ns)} of the mean step ({format_ns(self.ns)} of "
             f"{format_ns(self.step_ns)}): {joined(self.names)}."
         )
-        detail = f"{self.calls_per_step:.1f} calls per step, timed in every step."
+        detail = f"{_frequency(self.calls_per_step)}, timed in every step."
         if self.pickling_ns is not None:
             waiting = format_ns(self.ns - self.pickling_ns)
             detail += (
@@ -68,3 +70,9 @@ class ObjectCollectives(FindingFacts, frozen=True, kw_only=True):
             "the objects only every so many steps.",
             lead,
         )
+
+
+def _frequency(calls_per_step: float) -> str:
+    if calls_per_step >= _RARE:
+        return f"{calls_per_step:.1f} calls per step"
+    return f"One call in {1 / calls_per_step:,.0f} steps"

@@ -121,7 +121,7 @@ class InputBound(FindingFacts, frozen=True, kw_only=True):
 
     input_wait: PartOfStep
     framework: str
-    worst_ns: int  # of the rank that waits longest
+    worst_ns: int  # of the rank that waits longest in the traced steps
     mean_wait_ns: float | None = None  # of the mean step where the median one is quite another, and that
     mean_step_ns: float = 0.0
     is_hidden_when_traced: bool = False  # traced steps are longer, and wait less for the workers
@@ -141,10 +141,10 @@ class InputBound(FindingFacts, frozen=True, kw_only=True):
 
     def _worst(self, subject: Subject) -> str:
         if self.is_hidden_when_traced:
-            waits = f"{format_ns(self.input_wait.part_ns)} of the composition, the mean of all ranks"
             return (
-                f"Rank {subject.rank} waits longest, in untraced steps. Traced steps take longer and so wait "
-                f"less: {waits}. "
+                f"Rank {subject.rank} waits longest, in untraced steps. In the traced steps, which the "
+                f"profiler makes longer, ranks wait {format_ns(self.input_wait.part_ns)} per step on "
+                "average. "
             )
         if self.mean_wait_ns is not None:
             usual = format_ns(self.input_wait.step_ns)

@@ -1,4 +1,5 @@
-"""Section "Phases": time by the names that the program and its frameworks give."""
+"""Section "Phases": time by the names that the program and its frameworks give, and of calls that perfscope
+times."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ from perfscope.analysis.results import RunAnalysis
 from perfscope.messages.lists import ranks_of
 from perfscope.reports.display import visible
 from perfscope.reports.model import Block, Column, Note, Section, Table, Unit, Value
+from perfscope.vocabulary.host_calls import SOURCE
 
 MOST_ROWS = 100
 FEW_ROWS = 16  # so many are all listed
@@ -17,11 +19,12 @@ _SOURCES = {
     "nvtx": "NVTX",
     "lightning": "Lightning",
     "transformers": "Trainer",
+    SOURCE: "perfscope (call)",
 }
 
 
 def phases_section(analysis: RunAnalysis) -> Section | None:
-    """None where nothing was marked."""
+    """None where nothing was marked, and the training thread made none of the calls that perfscope times."""
     if not analysis.phases:
         return None
     blocks: list[Block] = [_table(analysis)]

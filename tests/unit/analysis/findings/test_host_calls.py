@@ -5,9 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from perfscope.analysis.findings import host_calls
+from perfscope.analysis.phases import PhaseResult, RankPhase
 from perfscope.analysis.results import Finding
 from perfscope.analysis.run import analyze_run
 from perfscope.vocabulary.confidence import ConfidenceLevel
@@ -68,6 +72,60 @@ def test_syncs_of_files_are_named_and_taken_from_the_idle_time(tmp_path: Path, i
     idle = of(found, FindingKind.HOST_BOUND)
     assert (idle is not None) is is_traced
     assert idle is None or idle.gain_ns == pytest.approx(4 * MS, rel=0.1)
+
+
+def syncing(ns: int, num_steps: int, above: str = "", source: str = "call") -> Any:
+    """Evidence of one rank with 60 steps of 50 ms on average, 40 in the median, and one sync in some of them.
+
+    Args:
+        ns: of all of the syncs.
+        num_steps: that have one.
+        above: name of the phase around them.
+        source: of that one.
+    """
+    names = ("os.fsync",) if not above else (above, "os.fsync")
+    of_rank = RankPhase(
+        rank=0, count=num_steps, ns=ns, own_ns=ns, before_ns=0, in_steps_ns=ns, num_steps=num_steps,
+        is_open=False,
+    )  # fmt: skip
+    phases = [
+        PhaseResult(
+            name=names[depth - 1], path=names[:depth], source="call" if depth == len(names) else source,
+            is_training_thread=True, count=num_steps, ns=ns, own_ns=ns, before_ns=0, in_steps_ns=ns,
+            per_step_ns=ns // NUM, ranks=(of_rank,),
+        )
+        for depth in range(1, len(names) + 1)
+    ]  # fmt: skip
+    ranks = [SimpleNamespace(rank=0, num_steps=NUM)]
+    return SimpleNamespace(phases=phases, ranks=ranks, mean_step_ns=50.0 * MS)
+
+
+def test_the_gain_of_syncs_is_of_the_mean_step_as_their_title_is() -> None:
+    sync = host_calls.file_sync(syncing(NUM * 10 * MS, NUM))
+    assert sync is not None and "20.0 % of the mean step (10.0 ms of 50.0 ms)" in sync.text.title
+    assert sync.gain_ns == 10 * MS and sync.gain_ratio == pytest.approx(0.2) and sync.of_mean
+
+
+@pytest.mark.parametrize(
+    ("num_steps", "text", "in_gaps"), [(60, "1.0 calls per step", 0.2), (3, "One call in 20 steps", 0.0)]
+)
+def test_syncs_of_few_steps_are_counted_by_steps_and_not_expected_in_traced_ones(
+    num_steps: int, text: str, in_gaps: float
+) -> None:
+    evidence = syncing(NUM * 10 * MS, num_steps)
+    sync = host_calls.file_sync(evidence)
+    assert sync is not None and sync.text.detail.startswith(text)
+    assert host_calls.gap_ratio(evidence) == pytest.approx(in_gaps)
+
+
+@pytest.mark.parametrize("source", ["perfscope", "nvtx"])
+def test_a_phase_of_the_program_with_the_name_of_a_call_hides_none(source: str) -> None:
+    assert host_calls.file_sync(syncing(NUM * 10 * MS, NUM, above="os.fsync", source=source)) is not None
+
+
+def test_the_verdict_of_calls_does_not_rest_on_traced_steps(tmp_path: Path) -> None:
+    first = findings(tmp_path, [{"os.fsync": 14}, {"os.fsync": 14}], comm_ms=1)[0]
+    assert first.id is FindingKind.FILE_SYNC and "traced steps" not in first.text.detail
 
 
 def test_the_one_rank_that_syncs_files_is_named(tmp_path: Path) -> None:
