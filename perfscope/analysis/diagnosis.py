@@ -26,6 +26,7 @@ from perfscope.analysis.machine.placement import remote_ranks
 from perfscope.analysis.machine.results import MachineAnalysis, Roofline
 from perfscope.analysis.mainline import LineRecord
 from perfscope.analysis.missing import Missing
+from perfscope.analysis.phases import time_per_step
 from perfscope.analysis.pipeline.results import Pipeline
 from perfscope.analysis.rank_facts import are_on_cpus, workload_of, world_size
 from perfscope.analysis.ranks import RankFiles
@@ -40,6 +41,7 @@ from perfscope.analysis.whatif.parallel import with_parallel
 from perfscope.analysis.whole_run.results import WholeRun
 from perfscope.messages.advice import TrainingAdvice
 from perfscope.tasks import mapped
+from perfscope.vocabulary.host_calls import SOURCE, SYNCS
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -97,10 +99,24 @@ def analyze_why(
     )
 
 
-def with_input(why: Why, ranks: RankFiles, account: WholeRun | None) -> Why:
-    """With what-ifs of the mean step: of waiting for input and of data loaders."""
+def with_input(why: Why, ranks: RankFiles, account: WholeRun | None, *, is_sampled: bool) -> Why:
+    """With what-ifs of the mean step: of waiting for input and of data loaders.
+
+    Args:
+        why: without these.
+        ranks: their steps, loaders, phases, and the states of their training threads.
+        account: of the run's time.
+        is_sampled: whether samplers read the states.
+    """
     mean = mean_input(ranks.steps, ranks.results, account, ranks.loading)
-    what_ifs, missing = with_loading(why.what_ifs, ranks.loading, mean, ranks.states)
+    syncs = {
+        rank.rank: time_per_step(ranks.phases[rank.rank], SOURCE, SYNCS.values(), rank.num_steps)
+        for rank in ranks.results
+        if rank.rank in ranks.phases
+    }
+    what_ifs, missing = with_loading(
+        why.what_ifs, ranks.loading, mean, ranks.states, syncs, is_sampled=is_sampled
+    )
     return replace(why, what_ifs=what_ifs, missing=(*why.missing, *missing))
 
 

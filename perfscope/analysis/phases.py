@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 from msgspec import Struct
@@ -111,6 +111,20 @@ def rank_phases(rank: int, times: PhaseTimes | None, steps: Table) -> dict[Phase
         for number in times.names
         if begun[number]
     }
+
+
+def time_per_step(
+    phases: Mapping[PhaseKey, RankPhase], source: str, names: Collection[str], num_steps: int
+) -> float:
+    """Of one rank, ns per step in phases of its training thread with these names, which do not nest. Without
+    steps 0.
+    """
+    ns = sum(
+        phase.in_steps_ns
+        for (path, trains), phase in phases.items()
+        if trains and path[-1][1] == source and path[-1][0] in names
+    )
+    return ns / num_steps if num_steps else 0.0
 
 
 def _steps_of(times: PhaseTimes, steps: Table) -> tuple[Int64, NDArray[np.bool_]]:

@@ -159,7 +159,8 @@ def analyze_run(
     why = analyze_why(source, ranks, comm, usual_ns, of_hosts, axis_of, parallel, executor)
     bench, no_bench = _bench(source, ranks, comm, no_window)
     account, no_whole = whole_run(source.run, records, ranks.parts, speed)
-    why = with_input(why, ranks, account)
+    is_sampled = source.run.options.sampling is not None or source.run.is_imported
+    why = with_input(why, ranks, account, is_sampled=is_sampled)
     speed = speed_of_run(speed, bench, source.run.scheme, ranks.steps)
     of_run = _missing_of_run(source, ranks, comm, no_layers, no_window)
     no_speed = () if speed.missing is None else (speed.missing,)

@@ -38,11 +38,15 @@ def rests_on(period_ns: float, replayed_ns: float, num_batches: int) -> str:
     )
 
 
+SAME_DATA = "; where ranks read the same data (tensor or pipeline parallel), a cache holds more of it"
+
+
 def seen_in_files(read_ns: float, wait_ns: float) -> str:
     """What a prediction for a training thread that loads its own data rests on; ns per mean step."""
     return (
         f"the training thread was seen waiting for files for {format_ns(read_ns)} of the "
-        f"{format_ns(wait_ns)} that it waits for input; of the mean step"
+        f"{format_ns(wait_ns)} that it waits for input; writes to files count, too, except syncs that were "
+        "timed; of the mean step"
     )
 
 

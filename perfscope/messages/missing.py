@@ -172,8 +172,8 @@ _WHY = {
     Cause.NO_STEP_IN_WINDOW: "no step of rank {ranks:eight_only} was traced in the same window",
     Cause.NO_COMPUTATION: "no rank's computation is in the trace",
     Cause.CIRCULAR_WAIT: "{count} calls wait for each other in a circle, by the trace's times",
-    Cause.STATE_HARDLY_READ: "the training thread of {ranks:ranks} loads its own data, and what it waits for "
-    "was read less than 20 times",
+    Cause.STATE_HARDLY_READ: "no loader workers were recorded for {ranks:ranks}, and what its training "
+    "thread waits for was read less than 20 times",
     Cause.PASS_NOT_KNOWN: "the bytes of a whole pass over the data are not known: no pass ended, and the "
     "loader does not say its length, or bytes were not counted",
     Cause.FREE_MEMORY_NOT_READ: "the free memory of the hosts of {ranks:ranks} was not read",

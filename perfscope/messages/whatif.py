@@ -107,9 +107,9 @@ PERFECT_BALANCE = WhatIfText(
 )
 
 
-def untraced_imbalance(most_ns: float) -> str:
-    """`most_ns`: per step."""
-    return f"in untraced steps ranks differ by no more than {format_ns(most_ns)}"
+def untraced_imbalance(mean_ns: float) -> str:
+    """`mean_ns`: per step."""
+    return f"in untraced steps, balancing the work would save {format_ns(mean_ns)} per step on average"
 
 
 def equal_stages(slowest: int, relative: float) -> WhatIfText:

@@ -96,8 +96,8 @@ class RankLoading(Struct, frozen=True, kw_only=True):
         slow_worker: its number, where it is the cause; -1: none.
         replayed_ns: `period_ns` as the replay gives it without any change; None: it could not be replayed.
         predictions: the largest saving first.
-        store_ns: `period_ns` as the replay gives it, at each of STORE_RATIOS of the time that workers are
-            asleep: of a store 4 times as fast at 0.25. Empty: not replayed, or they hardly sleep.
+        store_ns: `period_ns` by the replay with 0, 0.125, 0.25, 0.5, 0.75 and 1 of the workers' sleep.
+            0.25 stands for a store that is 4 times as fast. Empty: not replayed, or they hardly sleep.
         pass_samples: of a whole pass over the data; None: not known.
         drawn: some batches in the middle of the run.
     """

@@ -94,15 +94,20 @@ def free_memory(host: Host) -> float | None:
     return max(0.0, min(free))
 
 
-def reads_of_thread(states: ThreadStates, step_ns: float, wait_ns: float) -> float:
+def reads_of_thread(states: ThreadStates, step_ns: float, wait_ns: float, sync_ns: float = 0.0) -> float:
     """Time per mean step in which a training thread that loads its own data waits for files, ns.
+
+    Other writes than syncs cannot be distinguished from reads.
 
     Args:
         states: what it was seen in; fewer than _FEWEST_READINGS in file systems are chance.
         step_ns, wait_ns: mean step, and the wait for input in it.
+        sync_ns: in a mean step, syncs of files, which are waits for files, too, and no reads.
     """
     ratio = states.ratios.get(HostActivity.FILES, 0.0)
-    return min(ratio * step_ns, wait_ns) if ratio * states.num_readings >= _FEWEST_READINGS else 0.0
+    if ratio * states.num_readings < _FEWEST_READINGS:
+        return 0.0
+    return min(max(0.0, ratio * step_ns - sync_ns), wait_ns)
 
 
 def store_gains(read_ns: float) -> list[tuple[LoaderChange, float, float]]:

@@ -144,6 +144,9 @@ def with_loading(
     loading: Sequence[RankLoading],
     mean: MeanInput | None,
     states: Mapping[int, ThreadStates] = {},
+    sync_ns: Mapping[int, float] = {},
+    *,
+    is_sampled: bool = True,
 ) -> tuple[WhatIfs, tuple[Missing, ...]]:
     """With the wait for input of the mean step where steps are uneven, and predictions of other stores.
 
@@ -152,6 +155,8 @@ def with_loading(
         loading: loaders with workers.
         mean: None: no rank timed its waiting for input.
         states: by rank, what the training thread was seen in.
+        sync_ns: by rank, in syncs of files per mean step.
+        is_sampled: whether the run has samplers, which read the states.
     """
     missing: tuple[Missing, ...] = ()
     if mean is None:
@@ -164,9 +169,11 @@ def with_loading(
         listed += _predictions(worst, mean)
     elif mean.wait_ns >= NOTABLE * mean.step_ns:
         if mean.rank in states:
-            listed += _of_thread(mean, reads_of_thread(states[mean.rank], mean.step_ns, mean.wait_ns))
+            syncs = sync_ns.get(mean.rank, 0.0)
+            listed += _of_thread(mean, reads_of_thread(states[mean.rank], mean.step_ns, mean.wait_ns, syncs))
         else:
-            missing = (missing_figure(Figure.STORE_WHAT_IFS, Cause.STATE_HARDLY_READ, ranks=(mean.rank,)),)
+            cause = Cause.STATE_HARDLY_READ if is_sampled else Cause.SAMPLING_OFF
+            missing = (missing_figure(Figure.STORE_WHAT_IFS, cause, ranks=(mean.rank,)),)
     ordered = tuple(sorted(listed, key=lambda entry: -entry.gain_ns))
     return replace(what_ifs, what_ifs=ordered), missing
 
@@ -224,7 +231,7 @@ def _what_ifs(
                     step_ns=round(mean.step_ns) - gain,
                     gain_ns=gain,
                     gain_ratio=gain / mean.step_ns,
-                    evidence=evidence,
+                    evidence=evidence + (texts.SAME_DATA if change is LoaderChange.NODE_CACHE else ""),
                     rank=rank,
                     of_mean=True,
                 )

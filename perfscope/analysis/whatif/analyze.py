@@ -256,8 +256,9 @@ def _of_ranks(asked: _Asked, work: RankWork, slow: Sequence[Slow], untraced: Unt
         keeps=True,
         rank=last,
     )
-    # A rank that is late in traced steps alone started its profiler later.
-    late = untraced.excess.get(last, math.inf)
+    # A rank that is late in traced steps alone started its profiler later. Sleep does not show in CPU times.
+    sleeps = any(rank.rank == last and _is_mostly_idle(rank) for rank in slow)
+    late = math.inf if sleeps else untraced.excess.get(last, math.inf)
     what_ifs = [what_if for what_if in what_ifs if late >= CONFIRMS * what_if.gain_ns]
     what_ifs += _balanced(asked, work, untraced)
     ranks = [slow_rank.rank for slow_rank in slow]
@@ -284,7 +285,7 @@ def _of_ranks(asked: _Asked, work: RankWork, slow: Sequence[Slow], untraced: Unt
 
 
 def _balanced(asked: _Asked, work: RankWork, untraced: UntracedWork) -> list[WhatIf]:
-    """Work balanced evenly saves no more than the ranks differ in untraced steps, which are many more."""
+    """Work balanced evenly saves no more than in the mean untraced step, of which there are many more."""
     most_ns = untraced.imbalance_of(work.ranks[int(work.total.sum(axis=1).argmax())])
     return [
         what_if

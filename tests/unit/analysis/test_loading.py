@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pyarrow as pa
 import pytest
 from msgspec.structs import replace
 
+from perfscope.analysis.findings.evidence import Evidence
+from perfscope.analysis.findings.loading import input_wait
 from perfscope.analysis.loading.record import rank_loading
 from perfscope.analysis.loading.results import RankLoading
 from perfscope.analysis.loading.store import with_node_cache
@@ -19,6 +23,7 @@ from perfscope.analysis.machine.topology import Topology
 from perfscope.analysis.steps import RankSteps, rank_steps
 from perfscope.analysis.whatif.analyze import NOTHING
 from perfscope.analysis.whole_run.results import LongSteps, WholeRun
+from perfscope.messages.findings.facts import PartOfStep
 from perfscope.rundir.host_records import CeilingsRecord
 from perfscope.rundir.loader_records import LoaderIterator, Loading, WorkerRows, read_loading, read_worker
 from perfscope.rundir.samples import HostSamples, SampleSeries
@@ -284,7 +289,30 @@ def test_a_training_thread_that_reads_files_itself_has_what_ifs_of_the_store() -
     what_ifs, missing = with_loading(NOTHING, [], mean, {0: seen})
     gains = {entry.id: entry.gain_ns for entry in what_ifs.what_ifs}
     assert gains["store_twice_as_fast"] == 2.5 * MS and gains["store_cached"] == 5 * MS and not missing
+    synced, _ = with_loading(NOTHING, [], mean, {0: seen}, {0: 3 * MS})
+    assert max(entry.gain_ns for entry in synced.what_ifs) == 2 * MS
     awake = ThreadStates(num_readings=40, ratios={HostActivity.FILES: 0.05})
     assert with_loading(NOTHING, [], mean, {0: awake}) == (NOTHING, ())
     _, unread = with_loading(NOTHING, [], mean, {})
     assert [entry.cause for entry in unread] == [Cause.STATE_HARDLY_READ]
+    _, unsampled = with_loading(NOTHING, [], mean, is_sampled=False)
+    assert [entry.cause for entry in unsampled] == [Cause.SAMPLING_OFF]
+
+
+def test_the_loader_of_an_input_finding_is_that_of_the_rank_it_names() -> None:
+    ranks = [replace(read(loader([length] * 2)), rank=rank) for rank, length in enumerate((30, 50))]
+    mean = mean_input({0: waiting_steps([34, 321] * 20, 34), 1: waiting_steps([300] * 40, 290)}, [], None, [])
+    assert mean is not None and mean.rank == 0 and mean.is_uneven and ranks[1].wait_ns > ranks[0].wait_ns
+    evidence = SimpleNamespace(
+        mean_input=mean,
+        loading=ranks,
+        metas={},
+        framework="torch",
+        step=100.0 * MS,
+        mean=lambda part: 10.0 * MS,
+        gain=lambda what_if, cost: (10 * MS, 0.1),
+        traced=[(SimpleNamespace(rank=1), SimpleNamespace(input_wait=10 * MS))],
+        of_step=lambda part_ns: PartOfStep(part_ns=part_ns, step_ns=100.0 * MS, has_step_marks=True),
+    )
+    finding = input_wait(cast("Evidence", evidence))
+    assert finding.rank == 0 and "take 30.0 ms for a batch" in finding.text.detail

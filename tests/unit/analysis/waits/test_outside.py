@@ -30,6 +30,7 @@ def analyzed(
     compute_ms: tuple[int, int] = (34, 34),
     turns_ms: int = 0,
     begins_ms: int = 0,
+    sleeps_ms: int = 0,
 ) -> RunAnalysis:
     """Two ranks whose traced steps are alike.
 
@@ -44,6 +45,7 @@ def analyzed(
         compute_ms: of each rank in a traced step.
         turns_ms: that one rank or the other computes longer in each step, traced or not, in turn.
         begins_ms: that rank 1 begins the first traced step after rank 0.
+        sleeps_ms: of rank 1 in each traced step, before it computes.
     """
     run = SyntheticRun(path, world_size=2)
     for rank in (0, 1):
@@ -68,8 +70,9 @@ def analyzed(
                 compute = (compute_ms[rank] + turns_ms * (step % 2 == rank)) * MS
                 end = (step + 1) * STEP - MS
                 marks.append((step, begin, end + MS))
-                spans.append(span(begin, compute, "compute"))
-                spans.append(comm(begin + compute, end - begin - compute, step, in_bytes=10**6))
+                awake = begin + sleeps_ms * MS * (rank == 1)
+                spans.append(span(awake, compute, "compute"))
+                spans.append(comm(awake + compute, end - awake - compute, step, in_bytes=10**6))
             run.window(rank, spans, marks)
     return analyze_run(run.read())
 
@@ -155,3 +158,9 @@ def test_a_rank_that_begins_traced_steps_late_has_more_to_do_in_untraced_ones(
 ) -> None:
     late = analyzed(tmp_path, ran_ms=ran_ms, backward_ms=(20, 20), compute_ms=(20, 20), begins_ms=16)
     assert (gain_of(late, "equal_start") > 0) is is_late
+
+
+def test_a_rank_that_is_late_because_it_sleeps_needs_no_cpu_time_in_untraced_steps(tmp_path: Path) -> None:
+    alike: dict[str, Any] = {"ran_ms": (30, 30), "backward_ms": (20, 20), "compute_ms": (8, 8)}
+    late = analyzed(tmp_path, **alike, begins_ms=6, sleeps_ms=16)
+    assert gain_of(late, "equal_start") > 0
