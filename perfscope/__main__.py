@@ -43,12 +43,12 @@ def _leave(code: int) -> None:
 
     if threading.active_count() > 1 or any(name in sys.modules for name in _FOREIGN):
         return
+    atexit._run_exitfuncs()  # as Python would first; these may print
     try:
         sys.stdout.flush()
         sys.stderr.flush()
     except (AttributeError, OSError, ValueError):  # closed, or a full disk
         return
-    atexit._run_exitfuncs()
     os._exit(code)
 
 
