@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+NUM_STEPS = 100
 PROGRAM = """
 import os, sys, time
 import torch, torch.distributed as dist
@@ -21,43 +22,58 @@ rank, world = dist.get_rank(), dist.get_world_size()
 torch.manual_seed(0)
 model = DistributedDataParallel(torch.nn.Sequential(*(torch.nn.Linear(256, 256) for _ in range(4))))
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-spent = 0.0
+spent = 0
 with open(os.path.join(sys.argv[2], f"log.{rank}"), "w") as log:
-    for step in range(100):
+    for step in range(int(sys.argv[3])):
         loss = model(torch.randn(256, 256)).square().mean()
         optimizer.zero_grad()
         loss.backward()
-        begin = time.perf_counter()
         if sys.argv[1] == "fsync":
             for _ in range(20):
                 log.write("x" * 4096)
                 log.flush()
+                begin = time.perf_counter_ns()
                 os.fsync(log.fileno())
+                spent += time.perf_counter_ns() - begin
         if sys.argv[1] == "objects":
             state = {name: tensor.detach().numpy() for name, tensor in model.named_parameters()}
+            begin = time.perf_counter_ns()
             dist.all_gather_object([None] * world, [state] * 4)
-        spent += time.perf_counter() - begin if step >= 10 else 0.0
+            spent += time.perf_counter_ns() - begin
         optimizer.step()
-if rank == 0:
-    print("spent", spent / 90 * 1e9, loss.item())
+with open(os.path.join(sys.argv[2], f"spent.{rank}"), "w") as file:
+    file.write(str(spent))
 dist.destroy_process_group()
 """
 
 
-def trained(folder: Path, mode: str) -> tuple[float, dict[str, Any]]:
-    """(ns per step that rank 0 spent in the calls by its own clock, report) of two ranks."""
+def trained(folder: Path, mode: str) -> tuple[list[int], dict[str, Any]]:
+    """(ns that each of two ranks spent in the calls, by the program's clock; report)."""
     program = folder / "train.py"
     program.write_text(PROGRAM)
     ranks = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     cli = [sys.executable, "-m", "perfscope"]
     out = str(folder / "run")
-    command = [*cli, "run", "--ceilings", "off", "-o", out, "--", *ranks, str(program), mode, str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=True)
-    spent = next(line for line in done.stdout.splitlines() if line.startswith("spent"))
+    command = [
+        *cli,
+        "run",
+        "--ceilings",
+        "off",
+        "-o",
+        out,
+        "--",
+        *ranks,
+        str(program),
+        mode,
+        str(folder),
+        str(NUM_STEPS),
+    ]
+    subprocess.run(command, capture_output=True, text=True, timeout=240, check=True)
     report = subprocess.run(
         [*cli, "report", out, "--json"], capture_output=True, text=True, timeout=120, check=True
     )
-    return float(spent.split()[1]), json.loads(report.stdout)
+    spent = [int((folder / f"spent.{rank}").read_text(encoding="utf-8")) for rank in range(2)]
+    return spent, json.loads(report.stdout)
 
 
 @pytest.mark.slow
@@ -70,13 +86,14 @@ def test_calls_in_every_step_are_named_with_their_time(
     tmp_path: Path, mode: str, kind: str, name: str
 ) -> None:
     pytest.importorskip("torch")
-    spent_ns, report = trained(tmp_path, mode)
+    spent, report = trained(tmp_path, mode)
     finding = next(entry for entry in report["findings"] if entry["id"] == kind)
     assert name in finding["title"]
     phase = next(entry for entry in report["phases"] if entry["path"] == [name])
-    assert 0.8 < phase["per_step_ns"] / spent_ns < 1.25
+    for recorded, spent_ns in zip(phase["ranks"], spent, strict=True):
+        assert 0.9 < recorded["ns"] / spent_ns < 1.1
     # Where ranks come at different times, one of them waits in a collective; both sync their own files.
-    assert 0.3 < finding["gain_ns"] / spent_ns < 1.5
+    assert 0.3 < finding["gain_ns"] * NUM_STEPS / max(spent) < 1.5
     if mode == "objects":
         communication = ("comm_bound", "slow_link", "no_overlap", "small_collectives")
         beside = [entry for entry in report["findings"] if entry["id"] in communication]
