@@ -21,7 +21,6 @@ from perfscope.lean_imports import lean_process
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
-    from pickle import PickleBuffer
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -206,13 +205,13 @@ def _work(pipe: Connection) -> None:
 
 
 class _Pieces:
-    """A file that sends what is written to it, in pieces."""
+    """A file that sends the bytes and buffers that are written to it, in pieces."""
 
     def __init__(self, pipe: Connection) -> None:
         self._pipe = pipe
         self._held = bytearray()
 
-    def write(self, data: bytes | PickleBuffer) -> int:
+    def write(self, data: Any) -> int:
         with memoryview(data) as view:
             self._held += view
             written = view.nbytes
