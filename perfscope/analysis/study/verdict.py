@@ -52,7 +52,7 @@ def verdict_of(
     winner, second, last = rows[0], rows[1], rows[-1]
     pair = next(pair for pair in pairs if {pair.a, pair.b} == {winner.title, second.title})
     turns, by_batch, turn = _turns(rows, runs)
-    doubt = _doubt(winner, second, pair)
+    doubt = _doubt(rows, pair)
     headline = _headline(rows, pair, is_doubtful=doubt is not None)
     verdict = SchemeVerdict(
         winner=winner.title,
@@ -71,11 +71,14 @@ def verdict_of(
     return verdict, turns, by_batch
 
 
-def _doubt(winner: SchemeRow, second: SchemeRow, pair: Pair) -> CannotTell | None:
-    """Why the samples/s say nothing of which of the two is faster; None: they do."""
-    if any(row.num_disturbed == row.num_repeats for row in (winner, second)):
+def _doubt(rows: Sequence[SchemeRow], pair: Pair) -> CannotTell | None:
+    """Why the samples/s say nothing of which of the first two is faster; None: they do.
+
+    Of updates of unequal work no winner is named, whatever the noise.
+    """
+    if any(row.num_disturbed == row.num_repeats for row in rows[:2]):
         return CannotTell.RUNS_DISTURBED
-    if pair.interval is None and pair.ratio < SINGLE_RUNS_APART:
+    if pair.interval is None and pair.ratio < SINGLE_RUNS_APART and not _unequal(rows):
         return CannotTell.ONE_RUN_EACH
     return None
 
