@@ -26,7 +26,7 @@ def keep_flight_dumps(run_dir: Path, environment: Mapping[str, str], since_unix_
 
     Args:
         run_dir: of the run.
-        environment: of the command: where torch was told to write.
+        environment: of the command: where torch writes them.
         since_unix_ns: when the command was started; dumps of before are of other jobs. Those of before a
             rank's own start are of an earlier attempt.
 

@@ -85,13 +85,18 @@ def check(run: Path, mean_with: float, mean_without: float, kind: str, cause: st
     assert 0.5 < finding["gain_ns"] / real < 1.5, (finding, mean_with, mean_without)
 
 
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    pytest.importorskip("torch")
+    path = tmp_path / "train.py"
+    path.write_text(PROGRAM)
+    return path
+
+
 @pytest.mark.slow
 @pytest.mark.torch
 @pytest.mark.parametrize(("cause", "kind"), [("decode", "decode_bound"), ("slow_worker", "slow_worker")])
-def test_a_planted_cause_of_slow_workers(tmp_path: Path, cause: str, kind: str) -> None:
-    pytest.importorskip("torch")
-    program = tmp_path / "train.py"
-    program.write_text(PROGRAM)
+def test_a_planted_cause_of_slow_workers(program: Path, tmp_path: Path, cause: str, kind: str) -> None:
     mean_with, loss = trained(program, cause, "40", "", out=tmp_path / "run")
     mean_without, plain_loss = trained(program, "none", "40", "")
     assert loss == plain_loss  # what is recorded changes no batch
@@ -100,10 +105,7 @@ def test_a_planted_cause_of_slow_workers(tmp_path: Path, cause: str, kind: str) 
 
 @pytest.mark.slow
 @pytest.mark.torch
-def test_a_store_that_gives_few_bytes_per_second(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
-    program = tmp_path / "train.py"
-    program.write_text(PROGRAM)
+def test_a_store_that_gives_few_bytes_per_second(program: Path, tmp_path: Path) -> None:
     with slow_store(tmp_path, files=40 * 8, size=1 << 16, bytes_per_s=20 << 20) as (folder, group):
         mean_with, loss = trained(program, "none", "40", str(folder), out=tmp_path / "run", group=group)
         # The same files again, from the page cache now, by the same slow device.
@@ -116,10 +118,7 @@ def test_a_store_that_gives_few_bytes_per_second(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.torch
-def test_a_store_four_times_as_fast_is_predicted(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
-    program = tmp_path / "train.py"
-    program.write_text(PROGRAM)
+def test_a_store_four_times_as_fast_is_predicted(program: Path, tmp_path: Path) -> None:
     means = {}
     for factor in (1, 4):
         (tmp_path / f"{factor}").mkdir()

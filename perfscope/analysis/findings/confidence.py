@@ -37,7 +37,6 @@ _RECORDED = ABOUT_THE_RECORDING - {Kind.DISTURBED} | {
     Kind.NO_DEVICE_EVENTS,
 }
 _ALWAYS_ON = frozenset({Kind.DISTURBED, Kind.OVERSUBSCRIBED, Kind.POWER_CAPPED})
-_TIMED = frozenset({Kind.FILE_SYNC, Kind.OBJECT_COLLECTIVES})  # in every step
 _PLACED = frozenset({Kind.NUMA_REMOTE, Kind.GPU_REMOTE})  # seen, whatever the steps
 
 
@@ -75,9 +74,8 @@ def confidence(evidence: Evidence, finding: Finding) -> Confidence:
         return _of_all_steps(evidence, finding, min(faults.num_steps for faults in evidence.page_faults))
     if isinstance(finding.facts, SlowBesidePasses):
         return _of_all_steps(evidence, finding, finding.facts.num_steps)
-    if finding.id in _ALWAYS_ON | _PLACED | _TIMED or finding.of_training or not evidence.traced:
-        return _of_all_steps(evidence, finding)
-    if finding.of_mean:  # timed in every step
+    is_timed = finding.id in _ALWAYS_ON | _PLACED or finding.of_mean  # in every step
+    if is_timed or finding.of_training or not evidence.traced:
         return _of_all_steps(evidence, finding)
     if finding.id in INPUT:
         timed = _input_as_timed(evidence)

@@ -51,11 +51,12 @@ def with_node_cache(
     data_bytes = sum(part or 0.0 for part in parts)
     if None in parts or not data_bytes:
         return tuple(loading), _no_cache(waiting, Cause.PASS_NOT_KNOWN)
-    unread = [entry for entry in waiting if of_rank.get(entry.rank, "") not in free]
+    free_of = {entry.rank: free.get(of_rank.get(entry.rank, "")) for entry in waiting}
+    unread = [entry for entry in waiting if free_of[entry.rank] is None]
     cached = {
-        entry.rank: _cached(entry, min(1.0, free[of_rank[entry.rank]] / data_bytes))
+        entry.rank: _cached(entry, min(1.0, free_bytes / data_bytes))
         for entry in waiting
-        if entry not in unread
+        if (free_bytes := free_of[entry.rank]) is not None
     }
     return (
         tuple(cached.get(entry.rank, entry) for entry in loading),

@@ -78,9 +78,14 @@ def _doubt(rows: Sequence[SchemeRow], pair: Pair) -> CannotTell | None:
     """
     if any(row.num_disturbed == row.num_repeats for row in rows[:2]):
         return CannotTell.RUNS_DISTURBED
-    if pair.interval is None and pair.ratio < SINGLE_RUNS_APART and not _unequal(rows):
+    if _is_close(pair) and not _unequal(rows):
         return CannotTell.ONE_RUN_EACH
     return None
+
+
+def _is_close(pair: Pair) -> bool:
+    """Whether the noise of single runs, which is not known, may turn the two round."""
+    return pair.interval is None and pair.ratio < SINGLE_RUNS_APART
 
 
 def _by_learning(
@@ -96,9 +101,9 @@ def _by_learning(
         if ranking.level is False:
             best = ranking.rows[0].title
             action = words.advice(best, (best, ""), is_level=False, is_close=False, is_unequal=True)
-    doubt = verdict.cannot_tell if ranking.basis is RankBasis.TIME else None
-    if doubt is CannotTell.ONE_RUN_EACH:  # of the samples/s; times to the target have intervals of their own
-        doubt = None
+    # Of single runs the samples/s are in doubt; times to the target have intervals of their own.
+    is_disturbed = verdict.cannot_tell is CannotTell.RUNS_DISTURBED
+    doubt = verdict.cannot_tell if is_disturbed and ranking.basis is RankBasis.TIME else None
     headline = ranking.headline if doubt is None else cannot_tell(doubt, ranking.headline)
     return replace(
         verdict,
@@ -170,7 +175,7 @@ def _action(rows: Sequence[SchemeRow], pair: Pair, runs: Mapping[str, StudyRun])
         winner.title,
         (pair.a, pair.b),
         is_level=bool(pair.level),
-        is_close=pair.interval is None and pair.ratio < SINGLE_RUNS_APART,
+        is_close=_is_close(pair),
         is_unequal=bool(_unequal(rows)),
     )
     cause = common_cause([runs[label] for label in winner.runs])

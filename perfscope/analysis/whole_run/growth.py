@@ -74,9 +74,8 @@ def step_growth(parts: Mapping[int, StepParts], steps: Mapping[int, RankSteps]) 
 def _steady_part(figures: Mapping[int, Mapping[str, Int64]], least_ns: float) -> Int64 | None:
     """The blocks of a part that grows steadily on most ranks, if steps as a whole do not, as passes vary."""
     for part in (*_TIMED.values(), GrowingPart.OUTSIDE):
-        blocks = [
-            of_rank[part.value] for of_rank in figures.values() if part.value in _growths(of_rank, least_ns)
-        ]
+        of_ranks = [of_rank[part.value] for of_rank in figures.values() if part.value in of_rank]
+        blocks = [medians for medians in of_ranks if _grows(medians, least_ns)]
         if 2 * len(blocks) > len(figures):
             return np.asarray(np.median(blocks, axis=0), dtype=np.int64)
     return None
@@ -147,8 +146,15 @@ def _part_that_grows(
 
 def _growths(figures: Mapping[str, Int64], least_ns: float) -> dict[str, float]:
     """By name, of those that grow steadily by so much, ns."""
-    growths = {name: float(medians[-1] - medians[0]) for name, medians in figures.items()}
-    return {name: ns for name, ns in growths.items() if ns >= least_ns and is_steady(figures[name])}
+    return {
+        name: float(medians[-1] - medians[0])
+        for name, medians in figures.items()
+        if _grows(medians, least_ns)
+    }
+
+
+def _grows(medians: Int64, least_ns: float) -> bool:
+    return bool(medians[-1] - medians[0] >= least_ns) and is_steady(medians)
 
 
 def _has_larger_batches(steps: Mapping[int, RankSteps], growth: float) -> bool:
