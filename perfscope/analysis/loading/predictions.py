@@ -55,8 +55,9 @@ def predicted(loading: RankLoading, stretches: Sequence[Stretch], num_cpus: int 
 
     loading = replace(loading, replayed_ns=round(base * scale))
     if loading.asleep_ratio >= WORTH:
-        stores = [partial(_faster, asleep=ratio, on_cpu=1.0) for ratio in STORE_RATIOS]
-        loading = replace(loading, store_ns=tuple(map(changed_ns, stores)))
+        stores = [partial(_faster, asleep=ratio, on_cpu=1.0) for ratio in STORE_RATIOS[:-1]]
+        as_it_is = loading.period_ns  # the last ratio: nothing changes
+        loading = replace(loading, store_ns=(*map(changed_ns, stores), as_it_is))
     changes = [
         prediction_of(loading, change, factor, changed_ns(make))
         for change, (factor, make) in _changes(loading, num_cpus).items()
